@@ -1,0 +1,66 @@
+package shaders
+
+import (
+	"embed"
+	"fmt"
+	"sync"
+)
+
+// A Module is one compiled form of a kernel.
+type Module struct {
+	Name    string   // e.g. "matmul.q8_0.row"
+	Source  string   // file under shaders/, e.g. "matmul.comp"
+	Include []string // further include folders under shaders/: the block type of a weight kernel
+	Defines []string // macro definitions, NAME or NAME=VALUE
+	Buffers int      // bindings 0..Buffers-1
+	Params  int      // words of push constants after the operand offsets
+}
+
+// PushBytes is the size of the module's push constants.
+func (m Module) PushBytes() int { return 4 * (m.Buffers + m.Params) }
+
+//go:embed spirv
+var spirvFiles embed.FS
+
+// Modules lists every module of every kernel.
+func Modules() []Module {
+	var all []Module
+	for _, f := range []func() []Module{
+		matmulModules,
+		routerModules,
+		expertGateUpModules,
+		expertDownModules,
+		topkModules,
+		rmsnormModules,
+		embedModules,
+		qkRopeModules,
+		attentionModules,
+		gdnConvModules,
+		deltaRuleModules,
+		gatedNormModules,
+	} {
+		all = append(all, f()...)
+	}
+	return all
+}
+
+var catalogue = sync.OnceValue(func() map[string]Module {
+	c := map[string]Module{}
+	for _, m := range Modules() {
+		c[m.Name] = m
+	}
+	return c
+})
+
+// Lookup returns a module and its SPIR-V.
+func Lookup(name string) (Module, []byte, error) {
+	m, ok := catalogue()[name]
+	if !ok {
+		return Module{}, nil, fmt.Errorf("no kernel module %q", name)
+	}
+	b, err := spirvFiles.ReadFile("spirv/" + name + ".spv")
+	if err != nil {
+		return m, nil, fmt.Errorf("kernel module %q is not compiled: run make shaders", name)
+	}
+	return m, b, nil
+}

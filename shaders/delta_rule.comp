@@ -1,0 +1,129 @@
+#version 450
+// The gated delta rule over the runs of a step (model-qwen35.md 5.2 step 5 in its recurrent form):
+//     S <- decay S,  delta = beta (v - S^T k),  S <- S + k delta^T,  o = scale S^T q
+// The state is stored by value column, contiguous over the key index. Value columns do not depend on each
+// other: whoever holds one reads it once, goes over all rows of the run and writes it once.
+// ROW: four columns per invocation, because on software devices a load of k or q costs as much as its use
+// on several columns (one column each takes two to three times as long). LANES: a workgroup shares COLS
+// columns, lane l holding the key indices l, l+LANES, ...
+#extension GL_GOOGLE_include_directive : require
+
+layout(push_constant) uniform Push {
+    uint off0, off1, off2, off3;
+    uint stride;     // floats from row to row of q | k | v | decay | beta
+    uint out_stride;
+    uint k_heads, v_heads;
+    uint dim;        // key indices and value columns of a head
+    uint grouped;    // value heads per key head if they follow each other, 0 if key heads repeat in turn
+    uint slot_first, slots; // the slots bound here
+    float scale;
+} p;
+
+#ifdef LANES_PER_ROW
+#include "reduce.glsl"
+layout(constant_id = 2) const uint PER = 4u; // key indices a lane holds: dim / LANES, rounded up
+layout(constant_id = 3) const uint COLS = 4u;
+#else
+layout(local_size_x_id = 0, local_size_y = 1, local_size_z = 1) in;
+layout(constant_id = 1) const uint DIM = 128u; // dim, which sizes the column
+#endif
+#include "step.glsl"
+layout(set = 0, binding = 1) readonly buffer InBuffer { float x[]; };
+layout(set = 0, binding = 2) buffer StateBuffer { float state[]; };
+layout(set = 0, binding = 3) writeonly buffer OutBuffer { float o[]; };
+
+void main() {
+    uint h = gl_WorkGroupID.y, seq = gl_WorkGroupID.z;
+    if (seq >= step_seqs()) return;
+    uint slot = run_slot(seq) - p.slot_first; // wraps around for slots before the window
+    if (slot >= p.slots) return;
+    bool fresh = run_fresh(seq);
+    uint start = run_start(seq), end = start + run_len(seq);
+    uint kh = p.grouped > 0u ? h / p.grouped : h % p.k_heads;
+    uint matrix = p.off2 + (slot * p.v_heads + h) * p.dim * p.dim;
+    // Offsets inside a row.
+    uint q_at = kh * p.dim, k_at = (p.k_heads + kh) * p.dim, v_at = (2u * p.k_heads + h) * p.dim;
+    uint gate_at = (2u * p.k_heads + p.v_heads) * p.dim + h;
+#ifdef LANES_PER_ROW
+    uint col = gl_WorkGroupID.x * COLS;
+    float s[COLS * PER];
+    for (uint c = 0u; c < COLS; c++) {
+        for (uint n = 0u; n < PER; n++) {
+            // What lies beyond the matrix is held as zeros, which stay zeros as k is taken as zero there.
+            uint i = LANE + n * LANES;
+            s[c * PER + n] = 0.0;
+            if (!fresh && i < p.dim && col + c < p.dim) s[c * PER + n] = state[matrix + (col + c) * p.dim + i];
+        }
+    }
+    for (uint row = start; row < end; row++) {
+        uint from = p.off1 + row * p.stride, to = p.off3 + row * p.out_stride + h * p.dim;
+        float decay = x[from + gate_at], beta = x[from + gate_at + p.v_heads];
+        float k[PER], q[PER];
+        for (uint n = 0u; n < PER; n++) {
+            uint i = LANE + n * LANES;
+            k[n] = 0.0;
+            q[n] = 0.0;
+            if (i < p.dim) {
+                k[n] = x[from + k_at + i];
+                q[n] = x[from + q_at + i];
+            }
+        }
+        float sum[COLS];
+        for (uint c = 0u; c < COLS; c++) {
+            sum[c] = 0.0;
+            for (uint n = 0u; n < PER; n++) sum[c] += s[c * PER + n] * k[n];
+        }
+        for (uint c = 0u; c < COLS; c++) sum[c] = wg_sum(sum[c]);
+        for (uint c = 0u; c < COLS; c++) {
+            float v = x[from + v_at + min(col + c, p.dim - 1u)];
+            float delta = beta * (v - decay * sum[c]);
+            sum[c] = 0.0;
+            for (uint n = 0u; n < PER; n++) {
+                s[c * PER + n] = decay * s[c * PER + n] + k[n] * delta;
+                sum[c] += s[c * PER + n] * q[n];
+            }
+        }
+        for (uint c = 0u; c < COLS; c++) sum[c] = wg_sum(sum[c]);
+        for (uint c = 0u; c < COLS; c++) {
+            if (LANE == 0u && col + c < p.dim) o[to + col + c] = sum[c] * p.scale;
+        }
+    }
+    for (uint c = 0u; c < COLS; c++) {
+        for (uint n = 0u; n < PER; n++) {
+            uint i = LANE + n * LANES;
+            if (i < p.dim && col + c < p.dim) state[matrix + (col + c) * p.dim + i] = s[c * PER + n];
+        }
+    }
+#else
+    uint col = gl_GlobalInvocationID.x * 4u;
+    if (col >= DIM) return;
+    // Columns beyond the matrix repeat the last one and are not stored.
+    uvec4 at = matrix + min(uvec4(col, col + 1u, col + 2u, col + 3u), DIM - 1u) * DIM;
+    vec4 s[DIM];
+    for (uint i = 0u; i < DIM; i++) {
+        s[i] = vec4(0.0);
+        if (!fresh) s[i] = vec4(state[at.x + i], state[at.y + i], state[at.z + i], state[at.w + i]);
+    }
+    for (uint row = start; row < end; row++) {
+        uint from = p.off1 + row * p.stride, to = p.off3 + row * p.out_stride + h * DIM;
+        float decay = x[from + gate_at], beta = x[from + gate_at + p.v_heads];
+        vec4 sum = vec4(0.0), v;
+        for (uint i = 0u; i < DIM; i++) sum += x[from + k_at + i] * s[i];
+        for (uint c = 0u; c < 4u; c++) v[c] = x[from + v_at + min(col + c, DIM - 1u)];
+        vec4 delta = beta * (v - decay * sum);
+        sum = vec4(0.0);
+        for (uint i = 0u; i < DIM; i++) {
+            s[i] = decay * s[i] + x[from + k_at + i] * delta;
+            sum += x[from + q_at + i] * s[i];
+        }
+        for (uint c = 0u; c < 4u; c++) {
+            if (col + c < DIM) o[to + col + c] = sum[c] * p.scale;
+        }
+    }
+    for (uint i = 0u; i < DIM; i++) {
+        for (uint c = 0u; c < 4u; c++) {
+            if (col + c < DIM) state[at[c] + i] = s[i][c];
+        }
+    }
+#endif
+}

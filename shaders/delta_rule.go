@@ -1,0 +1,165 @@
+package shaders
+
+import (
+	"fmt"
+	"math"
+)
+
+// DeltaRule runs the gated delta rule over the rows of each run, with the state carried in the sequence's
+// slot (model-qwen35.md 5.2 step 5). Per value head, with S the Dim x Dim state (key index by value index):
+//
+//	S = decay S;  delta = beta (v - S'k);  S = S + k delta';  o = S'q / sqrt(Dim)
+//
+// A fresh run begins with S = 0 whatever the slot holds. The state is float32, and rounded to it after each
+// row, so that a result does not depend on how a sequence is split into steps.
+type DeltaRule struct {
+	Step    View
+	QKV     Mat  // rows x (2 KHeads Dim + VHeads Dim + 2 VHeads): q, k, v, decay, beta, as from GDNConv
+	S       View // state, [Slots][VHeads][Dim value columns][Dim key indices] (model-qwen35.md 6.1)
+	O       Mat  // rows x VHeads Dim
+	Rows    int  // capacity
+	Seqs    int  // capacity
+	Slots   int
+	KHeads  int
+	VHeads  int // a multiple of KHeads
+	Dim     int
+	Grouped bool // value head h uses key head h / (VHeads/KHeads) (qwen3next), else h mod KHeads (qwen35*)
+}
+
+// deltaColumns is the number of value columns that a lane works on in the row scheme, or that the lanes of a
+// workgroup share in the other: enough to use a load of k or q several times and to hide one reduction
+// behind the other, few enough that the columns stay in registers.
+const deltaColumns = 4
+
+func deltaRuleModules() []Module {
+	m := Module{Source: "delta_rule.comp", Buffers: 4, Params: 9}
+	row, lanes := m, m
+	row.Name = "delta_rule.row"
+	lanes.Name, lanes.Defines = "delta_rule.lanes", []string{"LANES_PER_ROW"}
+	return []Module{row, lanes}
+}
+
+// keyHead is the key head of value head h.
+func (o *DeltaRule) keyHead(h int) int {
+	if o.Grouped {
+		return h / (o.VHeads / o.KHeads)
+	}
+	return h % o.KHeads
+}
+
+func (o *DeltaRule) width() int { return (2*o.KHeads+o.VHeads)*o.Dim + 2*o.VHeads }
+
+func (o *DeltaRule) Kernel() string { return "delta_rule" }
+
+func (o *DeltaRule) Operands() []Operand {
+	return []Operand{R(o.Step), R(o.QKV.View), RW(o.S), W(o.O.View)}
+}
+
+func (o *DeltaRule) Cost() Cost {
+	r, h, d := int64(o.Rows), int64(o.VHeads), int64(o.Dim)
+	return Cost{
+		Bytes: 4*int64(o.Seqs)*2*h*d*d + 4*r*(int64(o.width())+h*d),
+		Flops: 7 * r * h * d * d,
+	}
+}
+
+func (o *DeltaRule) Lower(p *Profile) ([]Dispatch, error) {
+	switch {
+	case o.KHeads <= 0 || o.VHeads <= 0 || o.Dim <= 0 || o.Slots <= 0 || o.VHeads%o.KHeads != 0:
+		return nil, fmt.Errorf("delta_rule: %d key heads and %d value heads of %d in %d slots", o.KHeads, o.VHeads, o.Dim, o.Slots)
+	case o.QKV.Width != o.width() || o.O.Width != o.VHeads*o.Dim:
+		return nil, fmt.Errorf("delta_rule: widths %d and %d, want %d and %d", o.QKV.Width, o.O.Width, o.width(), o.VHeads*o.Dim)
+	}
+	grouped := uint32(0)
+	if o.Grouped {
+		grouped = uint32(o.VHeads / o.KHeads)
+	}
+	module, spec, columns := "delta_rule.row", []uint32{rowGroup / deltaColumns, uint32(o.Dim)}, rowGroup
+	if p.LanesPerRow {
+		module, columns = "delta_rule.lanes", deltaColumns
+		spec = append(p.ReduceSpec(), uint32(ceilDiv(o.Dim, int(p.Subgroup))), deltaColumns)
+	}
+	groups, err := p.grid("delta_rule", ceilDiv(o.Dim, columns), o.VHeads, o.Seqs)
+	if err != nil {
+		return nil, err
+	}
+	windows, err := slotWindows(o.S, 4*int64(o.VHeads)*int64(o.Dim)*int64(o.Dim), o.Slots, p.MaxBinding)
+	if err != nil {
+		return nil, fmt.Errorf("delta_rule: %w", err)
+	}
+	var ds []Dispatch
+	for _, w := range windows {
+		ds = append(ds, Dispatch{
+			Module: module,
+			Spec:   spec,
+			Bind:   []Operand{R(o.Step), R(o.QKV.View), RW(w.view), W(o.O.View)},
+			Push: []uint32{uint32(o.QKV.Stride), uint32(o.O.Stride), uint32(o.KHeads), uint32(o.VHeads), uint32(o.Dim),
+				grouped, uint32(w.first), uint32(w.slots), math.Float32bits(float32(1 / math.Sqrt(float64(o.Dim))))},
+			Groups: groups,
+		})
+	}
+	return ds, nil
+}
+
+func (o *DeltaRule) Twin(m Memory) error {
+	step, d, nk, nv := ViewStep(m, o.Step), o.Dim, o.KHeads, o.VHeads
+	in, state, out := F32(m, o.QKV.View), F32(m, o.S), F32(m, o.O.View)
+	for seq := range step.Seqs() {
+		if slot := step.RunSlot(seq); slot >= o.Slots {
+			return fmt.Errorf("delta_rule: sequence %d has slot %d of %d", seq, slot, o.Slots)
+		}
+	}
+	return parallel(step.Seqs()*nv, func(from, to int) error {
+		for i := from; i < to; i++ {
+			seq, h := i/nv, i%nv
+			at := (step.RunSlot(seq)*nv + h) * d * d
+			s := state[at : at+d*d]
+			if step.RunFresh(seq) {
+				clear(s)
+			}
+			for r := step.RunStart(seq); r < step.RunStart(seq)+step.RunLen(seq); r++ {
+				x, y := o.QKV.row(in, r), o.O.row(out, r)[h*d:(h+1)*d]
+				q, k, v := x[o.keyHead(h)*d:][:d], x[(nk+o.keyHead(h))*d:][:d], x[(2*nk+h)*d:][:d]
+				gates := x[(2*nk+nv)*d:]
+				decay, beta := float64(gates[h]), float64(gates[nv+h])
+				for j := range d {
+					col := s[j*d : (j+1)*d]
+					delta := beta * (float64(v[j]) - decay*dot(col, k))
+					for i := range col {
+						col[i] = float32(decay*float64(col[i]) + float64(k[i])*delta)
+					}
+					y[j] = float32(dot(col, q) / math.Sqrt(float64(d)))
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// slotWindow is a run of recurrent slots that fits one binding.
+type slotWindow struct {
+	first, slots int
+	view         View
+}
+
+// slotWindows cuts a pool of slots into windows of at most max bytes. A kernel over a window leaves the
+// sequences whose slot is elsewhere to the others. Room is left for the descriptor's alignment.
+func slotWindows(v View, slotBytes int64, slots int, max int64) ([]slotWindow, error) {
+	const slack = 4096
+	if int64(slots)*slotBytes > v.Len {
+		return nil, fmt.Errorf("%d slots of %d bytes in a view of %d", slots, slotBytes, v.Len)
+	}
+	per := slots
+	if int64(slots)*slotBytes+slack > max {
+		per = int((max - slack) / slotBytes)
+	}
+	if per <= 0 {
+		return nil, fmt.Errorf("a slot of %d bytes does not fit a binding of %d bytes", slotBytes, max)
+	}
+	var ws []slotWindow
+	for f := 0; f < slots; f += per {
+		n := min(per, slots-f)
+		ws = append(ws, slotWindow{f, n, v.Slice(int64(f)*slotBytes, int64(n)*slotBytes)})
+	}
+	return ws, nil
+}

@@ -1,0 +1,99 @@
+#version 450
+// H[token][slot] = silu(G X) * (U X) with the matrices of the expert in the token's slot, all experts of all
+// tokens at once; without ids those of expert 0, TOKENS tokens at a time.
+// ROW: one output per invocation. LANES: a workgroup shares an output.
+#extension GL_GOOGLE_include_directive : require
+
+layout(push_constant) uniform Push {
+    uint off0, off1, off2, off3, off4, off5;
+    uint n;            // weight rows here
+    uint k;            // weights a row, a multiple of 32
+    uint row_bytes;    // bytes a row
+    uint expert_bytes; // bytes from expert to expert
+    uint x_stride, h_stride; // floats from token to token
+    uint slots;        // experts a token
+    uint slot_width;   // floats from slot to slot of a token
+    uint first;        // first expert bound here
+    uint bound;        // experts bound here
+    uint experts;      // experts of the stack
+    uint routed;       // 0: there are no ids
+} p;
+
+#ifdef LANES_PER_ROW
+#include "reduce.glsl"
+layout(constant_id = 2) const uint TOKENS = 1u;
+layout(constant_id = 3) const uint MODE = 0u;
+#else
+layout(local_size_x_id = 0, local_size_y = 1, local_size_z = 1) in;
+layout(constant_id = 1) const uint TOKENS = 1u;
+layout(constant_id = 2) const uint MODE = 0u;
+#endif
+// MODE 0 reads both matrices. Where they differ in block type or layout there are two passes over binding 1:
+// MODE 1 leaves G X in H, MODE 2 finishes with U X.
+#include "step.glsl"
+#define WEIGHT_BINDING 1
+#define WEIGHT2_BINDING 2
+#include "weights.glsl"
+layout(set = 0, binding = 3) readonly buffer XBuffer { float x[]; };
+layout(set = 0, binding = 4) readonly buffer IdBuffer { uint ids[]; };
+layout(set = 0, binding = 5) buffer HBuffer { float h[]; };
+
+float silu(float v) { return v / (1.0 + exp(-v)); }
+
+// Stores a = G X and b = U X, or what of them the mode has.
+void store(uint token, uint slot, uint row, float a, float b) {
+    uint i = p.off5 + token * p.h_stride + slot * p.slot_width + row;
+    if (MODE == 0u) h[i] = silu(a) * b;
+    if (MODE == 1u) h[i] = a;
+    if (MODE == 2u) h[i] = silu(h[i]) * a;
+}
+
+void main() {
+    uint tokens = step_rows(), t0 = gl_WorkGroupID.y / p.slots * TOKENS, slot = gl_WorkGroupID.y % p.slots;
+    if (t0 >= tokens) return;
+    uint e = p.routed != 0u ? ids[p.off4 + gl_WorkGroupID.y] : 0u;
+    // An id that names no expert gives zeros, from the dispatch over the first experts alone.
+    bool none = e >= p.experts;
+    if (none ? p.first != 0u : e - p.first >= p.bound) return;
+#ifdef LANES_PER_ROW
+    uint from = gl_WorkGroupID.x, hop = gl_NumWorkGroups.x, group0 = LANE, group_hop = LANES;
+#else
+    uint from = gl_GlobalInvocationID.x, hop = gl_NumWorkGroups.x * gl_WorkGroupSize.x, group0 = 0u, group_hop = 1u;
+#endif
+    uint groups = none ? 0u : p.k / 32u;
+    for (uint row = from; row < p.n; row += hop) {
+        float a[TOKENS], b[TOKENS];
+        for (uint t = 0u; t < TOKENS; t++) a[t] = b[t] = 0.0;
+        uint base = (e - p.first) * p.expert_bytes + row * p.row_bytes;
+        for (uint g = group0; g < groups; g += group_hop) {
+            float v[32], w[32];
+            load32(p.off1 * 4u + base, g, v);
+            if (MODE == 0u) {
+                weight_second = true;
+                load32(p.off2 * 4u + base, g, w);
+                weight_second = false;
+            }
+            for (uint t = 0u; t < TOKENS; t++) {
+                // Tokens past the end repeat the last one and are not stored.
+                uint xi = p.off3 + min(t0 + t, tokens - 1u) * p.x_stride + g * 32u;
+                float s = 0.0, u = 0.0;
+                for (uint j = 0u; j < 32u; j++) {
+                    float xj = x[xi + j];
+                    s += v[j] * xj;
+                    if (MODE == 0u) u += w[j] * xj;
+                }
+                a[t] += s;
+                b[t] += u;
+            }
+        }
+        for (uint t = 0u; t < TOKENS; t++) {
+#ifdef LANES_PER_ROW
+            a[t] = wg_sum(a[t]);
+            if (MODE == 0u) b[t] = wg_sum(b[t]);
+            if (LANE == 0u && t0 + t < tokens) store(t0 + t, slot, row, a[t], b[t]);
+#else
+            if (t0 + t < tokens) store(t0 + t, slot, row, a[t], b[t]);
+#endif
+        }
+    }
+}

@@ -1,0 +1,215 @@
+package shaders
+
+import (
+	"fmt"
+	"math"
+)
+
+// ExpertGateUp computes H[row][s] = silu(G X) * (U X), with G and U the matrices of expert Ids[row][s], for
+// all K experts of all tokens in one dispatch (model-qwen35.md 5.3, the inner part of step 5). Without ids it
+// is the first half of a dense or shared FFN: expert 0 and K = 1. An id that names no expert gives zeros.
+//
+// Gate and Up may be views of one stack that holds both (see [Matrix.Rows]). Where they differ in block type
+// or layout the op becomes two passes, the second of which takes G X from H.
+type ExpertGateUp struct {
+	Step     View
+	Gate, Up Matrix // F x In, or a stack
+	X        Mat    // rows x In
+	Ids      View   // [Rows][K] uint32; zero when absent
+	H        Mat    // rows x K*F
+	Rows     int
+	K        int
+}
+
+const (
+	gateUpBoth = iota
+	gateUpGate
+	gateUpUp
+)
+
+func expertGateUpModules() []Module {
+	return weightModules("expert_gate_up", Module{Source: "expert_gate_up.comp", Buffers: 6, Params: 12})
+}
+
+func (o *ExpertGateUp) Kernel() string { return "expert_gate_up" }
+
+func (o *ExpertGateUp) Operands() []Operand {
+	ops := []Operand{R(o.Step), R(o.Gate.View), R(o.Up.View), R(o.X.View), W(o.H.View)}
+	if o.routed() {
+		ops = append(ops, R(o.Ids))
+	}
+	return ops
+}
+
+func (o *ExpertGateUp) routed() bool { return o.Ids.Buf != nil }
+
+func (o *ExpertGateUp) Cost() Cost {
+	r, k, in, f := int64(o.Rows), int64(o.K), int64(o.Gate.In), int64(o.Gate.Out)
+	used := min(r*k, int64(o.Gate.stack()))
+	bytes := in + k*f
+	if o.routed() {
+		bytes += k
+	} else {
+		used = 1
+	}
+	return Cost{Weights: used * (o.Gate.used() + o.Up.used()), Bytes: 4 * r * bytes, Flops: 4 * r * k * in * f}
+}
+
+// stack is the number of experts; a plain matrix is a stack of one.
+func (m Matrix) stack() int { return max(m.Experts, 1) }
+
+// checkStack refuses what no kernel can read, experts beyond the view included.
+func (m Matrix) checkStack() error {
+	if err := m.check(); err != nil {
+		return err
+	}
+	if need := int64(m.stack()-1)*m.expertBytes() + m.used(); need > m.Len {
+		return fmt.Errorf("tensor %s: %d experts take %d bytes, the tensor has %d", m.Name, m.stack(), need, m.Len)
+	}
+	return nil
+}
+
+// only returns the first expert as a plain matrix.
+func (m Matrix) only() Matrix {
+	m.View = m.Slice(0, m.used())
+	m.Experts, m.ExpertRows = 0, 0
+	return m
+}
+
+func (o *ExpertGateUp) check() error {
+	for _, m := range []Matrix{o.Gate, o.Up} {
+		if err := m.checkStack(); err != nil {
+			return err
+		}
+	}
+	g, u := o.Gate, o.Up
+	switch {
+	case g.In != u.In || g.Out != u.Out || g.stack() != u.stack():
+		return fmt.Errorf("expert_gate_up: %s is %d of %d x %d, %s is %d of %d x %d", g.Name, g.stack(), g.Out, g.In, u.Name, u.stack(), u.Out, u.In)
+	case o.K < 1 || o.X.Width != g.In || o.H.Width != o.K*g.Out:
+		return fmt.Errorf("expert_gate_up %s: %d x %d weights of %d experts between widths %d and %d", g.Name, g.Out, g.In, o.K, o.X.Width, o.H.Width)
+	case !o.X.holds(o.Rows) || !o.H.holds(o.Rows):
+		return fmt.Errorf("expert_gate_up %s: matrices of %d and %d bytes do not hold %d rows", g.Name, o.X.Len, o.H.Len, o.Rows)
+	case o.routed() && o.Ids.Len < int64(o.Rows)*int64(o.K)*4:
+		return fmt.Errorf("expert_gate_up %s: ids of %d bytes for %d rows of %d experts", g.Name, o.Ids.Len, o.Rows, o.K)
+	case !o.routed() && o.K != 1:
+		return fmt.Errorf("expert_gate_up %s: %d experts without ids", g.Name, o.K)
+	}
+	return nil
+}
+
+func (o *ExpertGateUp) Lower(p *Profile) ([]Dispatch, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	gate, up := o.Gate, o.Up
+	if !o.routed() {
+		gate, up = gate.only(), up.only()
+	}
+	if gate.Type == up.Type && gate.expertBytes() == up.expertBytes() {
+		return o.pass(p, gateUpBoth, gate, up)
+	}
+	ds, err := o.pass(p, gateUpGate, gate, gate)
+	if err != nil {
+		return nil, err
+	}
+	second, err := o.pass(p, gateUpUp, up, up)
+	return append(ds, second...), err
+}
+
+// pass lowers one pass over matrices of the same type and layout: windows of experts, or of rows without ids.
+func (o *ExpertGateUp) pass(p *Profile, mode uint32, gate, up Matrix) ([]Dispatch, error) {
+	cut := Matrix.rowWindows
+	if o.routed() {
+		cut = Matrix.expertWindows
+	}
+	gates, err := cut(gate, p.MaxBinding)
+	if err != nil {
+		return nil, err
+	}
+	ups, err := cut(up, p.MaxBinding)
+	if err != nil {
+		return nil, err
+	}
+	access := Write
+	if mode == gateUpUp {
+		access = ReadWrite
+	}
+	var ds []Dispatch
+	for i, w := range gates {
+		h, ids, rows, tokens := o.H, R(o.X.View), gate.Out, o.Rows
+		first, bound, experts, routed := w.first, w.rows, gate.stack(), uint32(1)
+		if o.routed() {
+			ids, tokens = R(o.Ids), 1
+		} else {
+			h, rows = h.Cols(w.first, w.rows), w.rows
+			first, bound, experts, routed = 0, 1, 1, 0
+		}
+		spec, gx := p.weightSpec(rows, tokens)
+		gy := o.Rows * o.K
+		if !o.routed() {
+			gy = ceilDiv(o.Rows, int(spec[len(spec)-1]))
+		}
+		groups, err := p.grid("expert_gate_up", gx, gy, 1)
+		if err != nil {
+			return nil, err
+		}
+		ds = append(ds, Dispatch{
+			Module: weightModule("expert_gate_up", gate.Type, p.LanesPerRow),
+			Spec:   append(spec, mode),
+			Bind:   []Operand{R(o.Step), R(w.view), R(ups[i].view), R(o.X.View), ids, {h.View, access}},
+			Push: []uint32{uint32(rows), uint32(gate.In), uint32(gate.RowBytes()), uint32(gate.expertBytes()),
+				uint32(o.X.Stride), uint32(o.H.Stride), uint32(o.K), uint32(gate.Out),
+				uint32(first), uint32(bound), uint32(experts), routed},
+			Groups: groups,
+		})
+	}
+	return ds, nil
+}
+
+func (o *ExpertGateUp) Twin(m Memory) error {
+	n := ViewStep(m, o.Step).Rows() * o.K
+	ids := make([]uint32, n)
+	if o.routed() {
+		ids = U32(m, o.Ids)[:n]
+	}
+	pairs, none := pairsByExpert(ids, o.Gate.stack())
+	gw, uw, x, h := m.Bytes(o.Gate.View), m.Bytes(o.Up.View), F32(m, o.X.View), F32(m, o.H.View)
+	return parallel(o.Gate.Out, func(from, to int) error {
+		g, u := make([]float32, o.Gate.In), make([]float32, o.Gate.In)
+		for f := from; f < to; f++ {
+			out := func(pair int) *float32 { return &h[pair/o.K*o.H.Stride+pair%o.K*o.Gate.Out+f] }
+			for _, i := range none {
+				*out(i) = 0
+			}
+			for e, of := range pairs {
+				if err := o.Gate.row(g, gw, e, f); err != nil {
+					return fmt.Errorf("tensor %s: %w", o.Gate.Name, err)
+				}
+				if err := o.Up.row(u, uw, e, f); err != nil {
+					return fmt.Errorf("tensor %s: %w", o.Up.Name, err)
+				}
+				for _, i := range of {
+					xr := o.X.row(x, i/o.K)
+					a := dot(g, xr)
+					*out(i) = float32(a / (1 + math.Exp(-a)) * dot(u, xr))
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// pairsByExpert groups the indices of ids by expert, so that a twin dequantises each used row once; none are
+// those whose id names no expert.
+func pairsByExpert(ids []uint32, experts int) (pairs map[int][]int, none []int) {
+	pairs = map[int][]int{}
+	for i, e := range ids {
+		if uint64(e) >= uint64(experts) {
+			none = append(none, i)
+			continue
+		}
+		pairs[int(e)] = append(pairs[int(e)], i)
+	}
+	return pairs, none
+}

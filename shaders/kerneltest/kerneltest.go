@@ -1,0 +1,273 @@
+// Package kerneltest runs ops on every Vulkan device at hand, under every scheme their kernels have, and
+// compares them with their twins.
+package kerneltest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/calderaml/caldera/scheduler"
+	"github.com/calderaml/caldera/shaders"
+	"github.com/calderaml/caldera/vk"
+)
+
+// A Case is ops to run in order, what memory holds before, and what to compare after.
+type Case struct {
+	Name  string
+	Ops   []shaders.Op
+	Fill  map[*shaders.Buffer][]byte // the step buffer among them; what is not filled is zero
+	Check []Check
+}
+
+// A Check compares a range of memory after the ops with what the twins left there.
+type Check struct {
+	View shaders.View
+	// Tol is the largest difference allowed, relative to the largest magnitude expected in the view.
+	Tol float64
+	// Exact compares words bit for bit instead.
+	Exact bool
+}
+
+// rig is a device under one profile and scheme.
+type rig struct {
+	name string
+	die  *scheduler.Die
+}
+
+type rigSet struct {
+	instance *vk.Instance
+	rigs     []rig
+	err      error
+}
+
+var open = sync.OnceValue(func() rigSet {
+	in, err := vk.Open(vk.Config{AppName: "caldera kernel tests"})
+	if err != nil {
+		return rigSet{err: err}
+	}
+	set := rigSet{instance: in}
+	for _, info := range in.Devices() {
+		for _, name := range []string{"auto", "floor"} {
+			p, err := vk.ProfileFor(info, name)
+			if err != nil {
+				set.err = err
+				return set
+			}
+			schemes := []struct {
+				name       string
+				lanes, one bool
+			}{{"row", false, false}}
+			if name == "auto" {
+				schemes = append(schemes, struct {
+					name       string
+					lanes, one bool
+				}{"lanes", true, true}, struct {
+					name       string
+					lanes, one bool
+				}{"lanes-shared", true, false})
+				schemes[0].one = p.SubgroupFixed
+			}
+			for _, s := range schemes {
+				if s.one && !p.SubgroupFixed {
+					continue
+				}
+				dev, err := in.NewDevice(info, p)
+				if err != nil {
+					set.err = fmt.Errorf("%s: %w", info.Name, err)
+					return set
+				}
+				die := scheduler.NewDie(dev)
+				die.Kernels.LanesPerRow, die.Kernels.OneSubgroup = s.lanes, s.one
+				set.rigs = append(set.rigs, rig{fmt.Sprintf("%s/%s/%s", info.Name, name, s.name), die})
+			}
+		}
+	}
+	return set
+})
+
+// Main runs a package's tests and fails them if the validation layers said anything. Call it from TestMain.
+func Main(m *testing.M) {
+	code := m.Run()
+	if s := open(); s.err == nil {
+		for _, r := range s.rigs {
+			if err := r.die.Close(); err != nil {
+				fmt.Fprintln(os.Stderr, r.name, err)
+				code = 1
+			}
+		}
+		if n := s.instance.ValidationCount(); n > 0 {
+			fmt.Fprintf(os.Stderr, "FAIL: %d validation messages:\n", n)
+			for _, msg := range s.instance.ValidationMessages() {
+				fmt.Fprintln(os.Stderr, msg)
+			}
+			code = 1
+		}
+		s.instance.Close()
+	}
+	os.Exit(code)
+}
+
+// Run performs a case on every rig.
+func Run(t *testing.T, c Case) {
+	t.Helper()
+	set := open()
+	if set.err != nil {
+		t.Skipf("no Vulkan device to test on: %v", set.err)
+	}
+	step := c.separate()
+	if step == nil {
+		t.Fatal("no op of the case reads a step buffer")
+	}
+	g := &scheduler.Graph{Step: step}
+	for i, o := range c.Ops {
+		g.Add(fmt.Sprintf("op %d", i), o)
+	}
+	want := shaders.HostMemory{}
+	for b, data := range c.Fill {
+		want[b] = append(shaders.AlignedBytes(b.Size)[:0], data...)
+		if int64(len(data)) != b.Size {
+			t.Fatalf("buffer %s of %d bytes is filled with %d", b.Name, b.Size, len(data))
+		}
+	}
+	for i, o := range c.Ops {
+		if err := o.Twin(want); err != nil {
+			t.Fatalf("twin of op %d: %v", i, err)
+		}
+	}
+	for _, r := range set.rigs {
+		t.Run(c.Name+"/"+r.name, func(t *testing.T) { c.run(t, g, r, want) })
+	}
+}
+
+// separate makes every buffer outlive the ops with memory of its own, so that any of them can be filled and
+// looked at, and returns the step buffer.
+func (c Case) separate() (step *shaders.Buffer) {
+	for _, o := range c.Ops {
+		for _, v := range o.Operands() {
+			switch v.Buf.Kind {
+			case shaders.StepInput:
+				step = v.Buf
+			case shaders.Scratch, shaders.Result:
+				v.Buf.Kind = shaders.State
+			}
+		}
+	}
+	return step
+}
+
+func (c Case) run(t *testing.T, g *scheduler.Graph, r rig, want shaders.HostMemory) {
+	for _, b := range g.Buffers() {
+		if b.Kind == shaders.StepInput {
+			continue
+		}
+		if err := r.die.Allocate(b, true); err != nil {
+			t.Fatal(err)
+		}
+		defer r.die.Free(b)
+		if data := c.Fill[b]; data != nil {
+			if err := r.die.Upload(b.View(), data); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	p, err := scheduler.Compile(g, scheduler.Placement{Dies: []*scheduler.Die{r.die}}, scheduler.Options{Check: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if err := p.Write(g.Step.View(), c.Fill[g.Step]); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Replay(); err != nil {
+		t.Fatal(err)
+	}
+	for i, k := range c.Check {
+		got := shaders.AlignedBytes(k.View.Len)
+		if err := r.die.Download(k.View, got); err != nil {
+			t.Fatal(err)
+		}
+		if err := k.compare(got, want.Bytes(k.View)); err != nil {
+			t.Errorf("check %d, %s: %v", i, k.View.Buf.Name, err)
+		}
+	}
+}
+
+func (k Check) compare(got, want []byte) error {
+	gw, ww := shaders.Words(got), shaders.Words(append(shaders.AlignedBytes(int64(len(want)))[:0], want...))
+	if k.Exact {
+		for i := range ww {
+			if gw[i] != ww[i] {
+				return fmt.Errorf("word %d is %#x, the twin has %#x", i, gw[i], ww[i])
+			}
+		}
+		return nil
+	}
+	scale, worst, at := 0.0, 0.0, -1
+	g, w := shaders.Floats(got), shaders.Floats(want)
+	for i := range w {
+		a, b := float64(g[i]), float64(w[i])
+		scale = max(scale, math.Abs(b))
+		d := math.Abs(a - b)
+		if a == b || (math.IsNaN(a) && math.IsNaN(b)) {
+			d = 0
+		} else if math.IsNaN(d) {
+			d = math.Inf(1)
+		}
+		if d > worst || at < 0 {
+			worst, at = d, i
+		}
+	}
+	if worst > k.Tol*scale {
+		return fmt.Errorf("element %d is %g, the twin has %g; differs by %.3g of a scale of %.3g, allowed %.3g", at, g[at], w[at], worst, scale, k.Tol*scale)
+	}
+	return nil
+}
+
+// Rand returns a generator that repeats for a seed.
+func Rand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 1)) }
+
+// Normal returns n normally distributed values.
+func Normal(r *rand.Rand, n int) []float32 {
+	f := make([]float32, n)
+	for i := range f {
+		f[i] = float32(r.NormFloat64())
+	}
+	return f
+}
+
+// Floats returns the bytes of values.
+func Floats(f []float32) []byte {
+	b := shaders.AlignedBytes(int64(len(f)) * 4)[:0]
+	for _, v := range f {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
+	}
+	return b
+}
+
+// Words returns the bytes of words.
+func Words(w []uint32) []byte {
+	b := shaders.AlignedBytes(int64(len(w)) * 4)[:0]
+	for _, v := range w {
+		b = binary.LittleEndian.AppendUint32(b, v)
+	}
+	return b
+}
+
+// Step returns a step buffer that describes runs, and its content.
+func Step(t *testing.T, shape shaders.StepShape, runs []shaders.Run, rope shaders.RopeTable) (*shaders.Buffer, []byte) {
+	t.Helper()
+	b := shape.NewBuffer()
+	data := shaders.AlignedBytes(b.Size)
+	if err := shape.Write(shaders.Words(data), runs, rope); err != nil {
+		t.Fatal(err)
+	}
+	return b, data
+}
+
+// Tokens returns n token ids, for runs whose ids do not matter.
+func Tokens(n int) []int32 { return make([]int32, n) }

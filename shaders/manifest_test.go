@@ -1,0 +1,98 @@
+package shaders
+
+import (
+	"encoding/binary"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// Every module's SPIR-V must belong to its source: someone who edits a .comp file and forgets make shaders
+// sees it here.
+func TestManifest(t *testing.T) {
+	man, err := ReadManifest(os.DirFS("spirv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, m := range Modules() {
+		if seen[m.Name] {
+			t.Errorf("two modules are named %s", m.Name)
+		}
+		seen[m.Name] = true
+		e, ok := man[m.Name]
+		if !ok {
+			t.Errorf("%s is not in the manifest: run make shaders", m.Name)
+			continue
+		}
+		h, err := SourceHash(os.DirFS("."), m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h != e.Source {
+			t.Errorf("%s: the source has changed since it was compiled: run make shaders", m.Name)
+		}
+		_, code, err := Lookup(m.Name)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if Digest(code) != e.SPIRV {
+			t.Errorf("%s: spirv/%s.spv is not what the manifest says: run make shaders", m.Name, m.Name)
+		}
+	}
+	for name := range man {
+		if !seen[name] {
+			t.Errorf("the manifest has %s, which is no module: run make shaders", name)
+		}
+	}
+}
+
+// Every module keeps to the floor of supported devices: buffers, push constants and capabilities.
+func TestFloor(t *testing.T) {
+	const opCapability = 17
+	allowed := map[uint32]string{1: "Shader", 61: "GroupNonUniform", 63: "GroupNonUniformArithmetic"}
+	for _, m := range Modules() {
+		if m.Buffers > 8 || m.PushBytes() > 128 {
+			t.Errorf("%s: %d buffers and %d bytes of push constants; the floor has 8 and 128", m.Name, m.Buffers, m.PushBytes())
+		}
+		_, code, err := Lookup(m.Name)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for i := 20; i+8 <= len(code); {
+			w := binary.LittleEndian.Uint32(code[i:])
+			if w>>16 == 0 {
+				t.Errorf("%s: broken SPIR-V at byte %d", m.Name, i)
+				break
+			}
+			if c := binary.LittleEndian.Uint32(code[i+4:]); w&0xffff == opCapability && allowed[c] == "" {
+				t.Errorf("%s needs SPIR-V capability %d, which is not in the floor", m.Name, c)
+			}
+			i += int(w>>16) * 4
+		}
+	}
+}
+
+// Every module passes the validator and translates to Metal, for MoltenVK.
+func TestTranslates(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short")
+	}
+	val, errVal := exec.LookPath("spirv-val")
+	cross, errCross := exec.LookPath("spirv-cross")
+	if errVal != nil || errCross != nil {
+		t.Skip("spirv-val and spirv-cross are needed (Debian: spirv-tools, spirv-cross)")
+	}
+	for _, m := range Modules() {
+		file := filepath.Join("spirv", m.Name+".spv")
+		if out, err := exec.Command(val, "--target-env", "vulkan1.1", file).CombinedOutput(); err != nil {
+			t.Errorf("%s: spirv-val: %v\n%s", m.Name, err, out)
+		}
+		if out, err := exec.Command(cross, "--msl", "--msl-version", "20300", file).CombinedOutput(); err != nil {
+			t.Errorf("%s does not translate to Metal: %v\n%s", m.Name, err, out)
+		}
+	}
+}

@@ -1,0 +1,198 @@
+package shaders
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/calderaml/caldera/gguf/quant"
+)
+
+// A Mat is a float32 matrix of activations: row r of Width floats begins at float r*Stride of the view.
+type Mat struct {
+	View
+	Width  int
+	Stride int
+}
+
+// NewMat returns a matrix of rows x width floats over a new scratch buffer.
+func NewMat(name string, kind Kind, rows, width int) Mat {
+	b := &Buffer{Name: name, Kind: kind, Size: int64(rows) * int64(width) * 4}
+	return Mat{View: b.View(), Width: width, Stride: width}
+}
+
+// Cols returns columns [from, from+n) of every row.
+func (m Mat) Cols(from, n int) Mat {
+	v := m.Slice(int64(from)*4, m.Len-int64(from)*4)
+	v.Pitch, v.Row = int64(m.Stride)*4, int64(n)*4
+	return Mat{View: v, Width: n, Stride: m.Stride}
+}
+
+func (m Mat) row(f []float32, r int) []float32 { return f[r*m.Stride : r*m.Stride+m.Width] }
+
+// MatMul computes Y = W X for each token, optionally times a factor per token, through a sigmoid, or added
+// to what Y holds. Rows is the capacity in tokens and Count says which of the step's counts limits it.
+type MatMul struct {
+	Step       View
+	W          Matrix
+	X, Y       Mat
+	Rows       int
+	Count      Count
+	Accumulate bool
+	Factor     Mat // width 1; zero when absent
+	Sigmoid    bool
+}
+
+// matmulTokens is the number of tokens a matrix kernel takes at once when there are several: weights are
+// dequantised once for all of them.
+const matmulTokens = 4
+
+const (
+	matmulAccumulate = 1 << iota
+	matmulFactor
+	matmulSigmoid
+)
+
+func matmulModules() []Module {
+	return weightModules("matmul", Module{Source: "matmul.comp", Buffers: 5, Params: 8})
+}
+
+// weightModules returns a module of a weight kernel for each block type and scheme.
+func weightModules(kernel string, base Module) []Module {
+	var ms []Module
+	for _, t := range kernelTypes {
+		for _, lanes := range []bool{false, true} {
+			m := base
+			m.Name = weightModule(kernel, t, lanes)
+			m.Include = append([]string{}, append(base.Include, blockDir(t))...)
+			m.Defines = append([]string{}, base.Defines...)
+			if lanes {
+				m.Defines = append(m.Defines, "LANES_PER_ROW")
+			}
+			ms = append(ms, m)
+		}
+	}
+	return ms
+}
+
+// weightModule is the name of a weight kernel's module.
+func weightModule(kernel string, t quant.Type, lanes bool) string {
+	scheme := "row"
+	if lanes {
+		scheme = "lanes"
+	}
+	return kernel + "." + typeName(t) + "." + scheme
+}
+
+// weightSpec returns the specialization constants and the number of workgroups of a weight kernel over
+// rows weight rows: constants are the workgroup size (and the single-subgroup flag in the lanes scheme)
+// and the tokens taken at once.
+func (p *Profile) weightSpec(rows, tokens int) (spec []uint32, groups int) {
+	t := uint32(1)
+	if tokens > 1 {
+		t = matmulTokens
+	}
+	if p.LanesPerRow {
+		return append(p.ReduceSpec(), t), min(rows, int(p.MaxGroups[0]))
+	}
+	return []uint32{rowGroup, t}, min(ceilDiv(rows, rowGroup), int(p.MaxGroups[0]))
+}
+
+// rowGroup is the workgroup size of the row-per-lane scheme. Software devices do not care between 8 and
+// 512 (vulkan-platform.md 6); 32 gives two cores something to share even for short matrices.
+const rowGroup = 32
+
+func (o *MatMul) Kernel() string { return "matmul" }
+
+func (o *MatMul) Operands() []Operand {
+	y := W(o.Y.View)
+	// A partial row (a column range of a wider matrix) leaves its neighbours alone, which for hazards is
+	// still a write of the range.
+	if o.Accumulate {
+		y = RW(o.Y.View)
+	}
+	ops := []Operand{R(o.Step), R(o.W.View), R(o.X.View), y}
+	if o.Factor.Buf != nil {
+		ops = append(ops, R(o.Factor.View))
+	}
+	return ops
+}
+
+func (o *MatMul) Cost() Cost {
+	r := int64(o.Rows)
+	return Cost{Weights: o.W.used(), Bytes: 4 * r * int64(o.W.In+o.W.Out), Flops: 2 * r * int64(o.W.In) * int64(o.W.Out)}
+}
+
+func (o *MatMul) Lower(p *Profile) ([]Dispatch, error) {
+	if err := o.W.check(); err != nil {
+		return nil, err
+	}
+	if o.X.Width != o.W.In || o.Y.Width != o.W.Out {
+		return nil, fmt.Errorf("matmul %s: %d x %d weights between widths %d and %d", o.W.Name, o.W.Out, o.W.In, o.X.Width, o.Y.Width)
+	}
+	windows, err := o.W.rowWindows(p.MaxBinding)
+	if err != nil {
+		return nil, err
+	}
+	mode, factor := uint32(0), R(o.X.View)
+	if o.Accumulate {
+		mode |= matmulAccumulate
+	}
+	if o.Factor.Buf != nil {
+		mode |= matmulFactor
+		factor = R(o.Factor.View)
+	}
+	if o.Sigmoid {
+		mode |= matmulSigmoid
+	}
+	var ds []Dispatch
+	for _, w := range windows {
+		spec, gx := p.weightSpec(w.rows, o.Rows)
+		groups, err := p.grid("matmul", gx, ceilDiv(o.Rows, int(spec[len(spec)-1])), 1)
+		if err != nil {
+			return nil, err
+		}
+		y := o.Y.Cols(w.first, w.rows)
+		yo := Operand{y.View, o.Operands()[3].Access}
+		ds = append(ds, Dispatch{
+			Module: weightModule("matmul", o.W.Type, p.LanesPerRow),
+			Spec:   spec,
+			Bind:   []Operand{R(o.Step), R(w.view), R(o.X.View), yo, factor},
+			Push: []uint32{uint32(o.Count), uint32(w.rows), uint32(o.W.In), uint32(o.W.RowBytes()),
+				uint32(o.X.Stride), uint32(o.Y.Stride), uint32(o.Factor.Stride), mode},
+			Groups: groups,
+		})
+	}
+	return ds, nil
+}
+
+func (o *MatMul) Twin(m Memory) error {
+	tokens := ViewStep(m, o.Step).Count(o.Count)
+	w, x, y := m.Bytes(o.W.View), F32(m, o.X.View), F32(m, o.Y.View)
+	var factor []float32
+	if o.Factor.Buf != nil {
+		factor = F32(m, o.Factor.View)
+	}
+	return parallel(o.W.Out, func(from, to int) error {
+		row := make([]float32, o.W.In)
+		for r := from; r < to; r++ {
+			if err := o.W.row(row, w, 0, r); err != nil {
+				return fmt.Errorf("tensor %s: %w", o.W.Name, err)
+			}
+			for t := range tokens {
+				v := dot(row, o.X.row(x, t))
+				if factor != nil {
+					v *= float64(factor[t*o.Factor.Stride])
+				}
+				if o.Sigmoid {
+					v = 1 / (1 + math.Exp(-v))
+				}
+				i := t*o.Y.Stride + r
+				if o.Accumulate {
+					v += float64(y[i])
+				}
+				y[i] = float32(v)
+			}
+		}
+		return nil
+	})
+}

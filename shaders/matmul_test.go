@@ -1,0 +1,133 @@
+package shaders_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/calderaml/caldera/gguf/quant"
+	"github.com/calderaml/caldera/shaders"
+	"github.com/calderaml/caldera/shaders/kerneltest"
+)
+
+// randomMatrix returns a matrix, or stack of experts, and its bytes.
+func randomMatrix(r *rand.Rand, t quant.Type, in, out, experts int) (shaders.Matrix, []byte) {
+	data := randomTable(r, t, out*max(experts, 1), in)
+	size := (len(data) + 3) &^ 3
+	padded := shaders.AlignedBytes(int64(size))
+	copy(padded, data)
+	b := &shaders.Buffer{Name: "w." + t.String(), Kind: shaders.Weight, Size: int64(size)}
+	return shaders.Matrix{View: b.View(), Name: b.Name, Type: t, In: in, Out: out, Experts: experts}, padded
+}
+
+// dequantised returns all weights of a matrix, row by row.
+func dequantised(t *testing.T, m shaders.Matrix, data []byte) []float32 {
+	t.Helper()
+	n := m.In * m.Out * max(m.Experts, 1)
+	size, _ := m.Type.RowBytes(uint64(n))
+	w := make([]float32, n)
+	if err := quant.Dequantize(m.Type, w, data[:size]); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func TestMatMul(t *testing.T) {
+	for _, typ := range weightTypes {
+		for _, c := range []struct {
+			in, out, rows, tokens int
+			add, factor, sigmoid  bool
+		}{
+			{256, 5, 1, 1, false, false, false},
+			{512, 70, 8, 6, true, false, false},
+			{768, 33, 4, 3, false, true, false},
+			{256, 1, 8, 8, false, false, true},
+			{256, 97, 2, 2, true, true, false},
+		} {
+			name := fmt.Sprintf("%v/%dx%d/%dof%d", typ, c.out, c.in, c.tokens, c.rows)
+			t.Run(name, func(t *testing.T) { testMatMul(t, typ, c.in, c.out, c.rows, c.tokens, c.add, c.factor, c.sigmoid) })
+		}
+	}
+}
+
+func testMatMul(t *testing.T, typ quant.Type, in, out, rows, tokens int, add, factor, sigmoid bool) {
+	r := kerneltest.Rand(uint64(in*out + tokens))
+	w, wdata := randomMatrix(r, typ, in, out, 0)
+	step, sdata := kerneltest.Step(t, shaders.StepShape{Rows: rows, Seqs: 1, Outs: 1, Pages: 1}, []shaders.Run{{Tokens: kerneltest.Tokens(tokens), Pages: []int32{0}}}, nil)
+	// X and Y are columns of wider matrices, so that strides and offsets count.
+	x := shaders.NewMat("x", shaders.Scratch, rows, in+7)
+	y := shaders.NewMat("y", shaders.Scratch, rows, out+5)
+	f := shaders.NewMat("f", shaders.Scratch, rows, 2)
+	xv, yv, fv := kerneltest.Normal(r, rows*(in+7)), kerneltest.Normal(r, rows*(out+5)), kerneltest.Normal(r, rows*2)
+	op := &shaders.MatMul{Step: step.View(), W: w, X: x.Cols(3, in), Y: y.Cols(2, out), Rows: rows, Count: shaders.CountRows, Accumulate: add, Sigmoid: sigmoid}
+	if factor {
+		op.Factor = f.Cols(1, 1)
+	}
+	fill := map[*shaders.Buffer][]byte{
+		step: sdata, w.Buf: wdata, x.Buf: kerneltest.Floats(xv), y.Buf: kerneltest.Floats(yv), f.Buf: kerneltest.Floats(fv),
+	}
+
+	// The twin against the formula, written out here.
+	mem := shaders.HostMemory{}
+	for b, d := range fill {
+		mem[b] = append(shaders.AlignedBytes(b.Size)[:0], d...)
+	}
+	if err := op.Twin(mem); err != nil {
+		t.Fatal(err)
+	}
+	weights, got := dequantised(t, w, wdata), shaders.F32(mem, y.View)
+	for row := range rows {
+		for o := range out + 5 {
+			want := float64(yv[row*(out+5)+o])
+			if c := o - 2; row < tokens && c >= 0 && c < out {
+				v := 0.0
+				for i := range in {
+					v += float64(weights[c*in+i]) * float64(xv[row*(in+7)+3+i])
+				}
+				if factor {
+					v *= float64(fv[row*2+1])
+				}
+				if sigmoid {
+					v = 1 / (1 + math.Exp(-v))
+				}
+				if add {
+					v += want
+				}
+				want = v
+			}
+			if d := math.Abs(float64(got[row*(out+5)+o]) - want); d > 1e-5*max(1, math.Abs(want)) {
+				t.Fatalf("twin: row %d column %d is %g, want %g", row, o, got[row*(out+5)+o], want)
+			}
+		}
+	}
+	kerneltest.Run(t, kerneltest.Case{Name: "matmul", Ops: []shaders.Op{op}, Fill: fill, Check: []kerneltest.Check{{View: y.View, Tol: 5e-6}}})
+}
+
+// A matrix larger than a binding is read in windows; every row must come from its own window.
+func TestMatMulWindows(t *testing.T) {
+	r := kerneltest.Rand(3)
+	for _, typ := range []quant.Type{quant.Q8_0, quant.Q6_K} {
+		w, _ := randomMatrix(r, typ, 256, 101, 0)
+		op := &shaders.MatMul{Step: (&shaders.Buffer{Size: 64}).View(), W: w, X: shaders.NewMat("x", shaders.Scratch, 1, 256), Y: shaders.NewMat("y", shaders.Scratch, 1, 101), Rows: 1}
+		ds, err := op.Lower(&shaders.Profile{Subgroup: 8, MaxBinding: 4096 + 20*w.RowBytes(), MaxGroups: [3]uint32{65535, 65535, 65535}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		row := int64(0)
+		for _, d := range ds {
+			if got := d.Bind[1].Off; got != row*w.RowBytes() {
+				t.Errorf("%v: a window begins at byte %d, want row %d", typ, got, row)
+			}
+			if got := d.Bind[3].Off; got != row*4 {
+				t.Errorf("%v: window of row %d writes at byte %d", typ, row, got)
+			}
+			row += int64(d.Push[1])
+		}
+		if len(ds) != 6 || row != 101 {
+			t.Errorf("%v: %d windows over %d rows", typ, len(ds), row)
+		}
+	}
+}
+
+func TestMain(m *testing.M) { kerneltest.Main(m) }

@@ -1,0 +1,178 @@
+package shaders
+
+import "fmt"
+
+// Kind says what a buffer is for, which decides where it lives and for how long.
+type Kind uint8
+
+const (
+	// Weight is read-only memory whose content comes from the model file.
+	Weight Kind = iota
+	// Scratch lives from its first write to its last read inside one step; the scheduler lets buffers
+	// whose lifetimes do not meet share memory.
+	Scratch
+	// State outlives the step: KV pages and recurrent slots.
+	State
+	// StepInput is the step buffer, written by the host before each replay.
+	StepInput
+	// Result is read by the host after the step.
+	Result
+)
+
+// String returns the kind's name.
+func (k Kind) String() string {
+	switch k {
+	case Weight:
+		return "weight"
+	case Scratch:
+		return "scratch"
+	case State:
+		return "state"
+	case StepInput:
+		return "step"
+	case Result:
+		return "result"
+	}
+	return fmt.Sprintf("Kind(%d)", uint8(k))
+}
+
+// A Buffer is a piece of memory that ops name. It has no address: the scheduler decides where it lives on
+// a device and the reference executor where it lives in host memory.
+type Buffer struct {
+	Name string
+	Kind Kind
+	Size int64 // bytes
+}
+
+// View returns the whole buffer.
+func (b *Buffer) View() View { return View{Buf: b, Len: b.Size} }
+
+// A View is a range of bytes of a buffer. Off must be a multiple of 4: a kernel addresses words.
+// A view of some columns of a matrix has a Pitch, the bytes from row to row, and touches only the first Row
+// bytes of each; two views of different columns do not conflict.
+type View struct {
+	Buf        *Buffer
+	Off        int64
+	Len        int64
+	Pitch, Row int64 // 0: every byte
+}
+
+// Slice returns n bytes of v starting at off.
+func (v View) Slice(off, n int64) View { return View{Buf: v.Buf, Off: v.Off + off, Len: n} }
+
+// Overlaps reports whether two views of the same buffer share a byte.
+func (v View) Overlaps(w View) bool {
+	if v.Buf != w.Buf || v.Len == 0 || w.Len == 0 || v.Off >= w.Off+w.Len || w.Off >= v.Off+v.Len {
+		return false
+	}
+	if v.Pitch == 0 || v.Pitch != w.Pitch {
+		return true
+	}
+	a, b := v.Off%v.Pitch, w.Off%w.Pitch
+	if a+v.Row > v.Pitch || b+w.Row > w.Pitch {
+		return true // a row that wraps around the pitch; no kernel makes one
+	}
+	return a < b+w.Row && b < a+v.Row
+}
+
+// Valid reports whether the view names a buffer and lies inside it.
+func (v View) Valid() bool {
+	return v.Buf != nil && v.Off >= 0 && v.Len >= 0 && v.Off%4 == 0 && v.Off <= v.Buf.Size && v.Len <= v.Buf.Size-v.Off
+}
+
+// Access says what a kernel does with an operand. Hazards are inferred from it.
+type Access uint8
+
+const (
+	Read      Access = 1
+	Write     Access = 2
+	ReadWrite Access = Read | Write
+)
+
+// An Operand is a view with the way it is used.
+type Operand struct {
+	View
+	Access Access
+}
+
+// R, W and RW make operands.
+func R(v View) Operand  { return Operand{v, Read} }
+func W(v View) Operand  { return Operand{v, Write} }
+func RW(v View) Operand { return Operand{v, ReadWrite} }
+
+// Cost is what an op moves and computes when every row of the plan's capacity is in use. Weight bytes are
+// counted once, as a kernel that reads each weight once would.
+type Cost struct {
+	Weights int64 // bytes of weights read
+	Bytes   int64 // bytes of everything else, read and written
+	Flops   int64 // multiply and add count as two
+}
+
+// Plus returns the sum of two costs.
+func (c Cost) Plus(d Cost) Cost {
+	return Cost{c.Weights + d.Weights, c.Bytes + d.Bytes, c.Flops + d.Flops}
+}
+
+// An Op is one call of a kernel inside a graph.
+type Op interface {
+	// Kernel is the kernel family's name, the base name of its .comp file.
+	Kernel() string
+	// Operands lists every range the op reads or writes, the step buffer included.
+	Operands() []Operand
+	// Cost of the op at the plan's row capacity.
+	Cost() Cost
+	// Lower turns the op into dispatches for a device. A tensor larger than the device's binding limit
+	// becomes several dispatches over windows of whole rows or experts.
+	Lower(p *Profile) ([]Dispatch, error)
+	// Twin computes the op in host memory.
+	Twin(m Memory) error
+}
+
+// A Dispatch is what gets recorded: a module with its constants, operands and grid.
+type Dispatch struct {
+	Module string    // name in the catalogue
+	Spec   []uint32  // specialization constants 0..n-1; 0 is the workgroup size
+	Bind   []Operand // bindings 0..n-1 of set 0
+	Push   []uint32  // the kernel's parameters; they follow the operand offsets
+	Groups [3]uint32
+}
+
+// A Profile is what a device offers to kernels, as far as they care.
+type Profile struct {
+	// LanesPerRow selects the scheme in which the lanes of a subgroup share a row and reduce; false
+	// selects one row per lane, without reduction, which is what software devices run best.
+	LanesPerRow bool
+	// Subgroup is the number of lanes that reduce together: the workgroup size of reducing kernels.
+	Subgroup uint32
+	// OneSubgroup promises that a workgroup of Subgroup lanes is exactly one subgroup, so that a
+	// subgroup reduction is a workgroup reduction. Without it kernels go through shared memory.
+	OneSubgroup bool
+	// MaxBinding is the largest range one binding may cover, in bytes.
+	MaxBinding int64
+	// MaxGroups is the largest grid in x, y and z.
+	MaxGroups [3]uint32
+}
+
+// ReduceSpec returns the two constants that begin the specialization of every reducing kernel (see
+// common/reduce.glsl): the workgroup size and whether it is a single subgroup.
+func (p *Profile) ReduceSpec() []uint32 {
+	one := uint32(0)
+	if p.OneSubgroup {
+		one = 1
+	}
+	return []uint32{p.Subgroup, one}
+}
+
+// groups1 checks a grid against the device's limits.
+func (p *Profile) grid(kernel string, x, y, z int) ([3]uint32, error) {
+	g := [3]int{x, y, z}
+	for i, n := range g {
+		if n < 1 || uint64(n) > uint64(p.MaxGroups[i]) {
+			return [3]uint32{}, fmt.Errorf("%s: grid %dx%dx%d is outside the device's limit %v", kernel, x, y, z, p.MaxGroups)
+		}
+	}
+	return [3]uint32{uint32(x), uint32(y), uint32(z)}, nil
+}
+
+// ceilDiv returns a/b rounded up.
+func ceilDiv(a, b int) int { return (a + b - 1) / b }
