@@ -1,0 +1,380 @@
+package scheduler
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/calderaml/caldera/shaders"
+	"github.com/calderaml/caldera/vk"
+)
+
+// stepTimeout is the longest a step may take before it counts as a hang.
+const stepTimeout = 10 * time.Minute
+
+// A Placement says which dies run a graph. Layers are contiguous ranges; only one die is supported so far.
+type Placement struct {
+	Dies []*Die
+}
+
+// Options change how a plan is made.
+type Options struct {
+	// Check turns on the debug mode: what was recorded is searched for a missing barrier.
+	Check bool
+	// PerOp records every op by itself and gives scratch buffers memory of their own, so that RunOps can
+	// stop after each op and intermediate values stay readable.
+	PerOp bool
+}
+
+// Stats are the counts of one step of a plan.
+type Stats struct {
+	Ops, Dispatches, Barriers, CommandBuffers, Submits int
+	Scratch                                            int64 // bytes
+}
+
+// A Plan is a graph compiled for dies: memory assigned, barriers placed, command buffers recorded. It is
+// replayed for every step; nothing is recorded again.
+type Plan struct {
+	Graph *Graph
+	die   *Die
+
+	scratch *vk.Buffer
+	step    *vk.Buffer
+	results map[*shaders.Buffer]*vk.Buffer
+	offsets map[*shaders.Buffer]int64
+	sets    *vk.SetPool
+	units   []unit
+	stats   Stats
+}
+
+// unit is a command buffer and the nodes it holds.
+type unit struct {
+	first, last int // nodes [first, last)
+	cb          *vk.CommandBuffer
+}
+
+// Compile makes a plan. Weights and state that the graph names must have memory on the die already.
+func Compile(g *Graph, where Placement, opt Options) (_ *Plan, err error) {
+	if len(where.Dies) != 1 {
+		return nil, fmt.Errorf("a graph is placed on %d devices; this version runs a model on one", len(where.Dies))
+	}
+	if err := g.Check(); err != nil {
+		return nil, err
+	}
+	p := &Plan{Graph: g, die: where.Dies[0], results: map[*shaders.Buffer]*vk.Buffer{}}
+	defer func() {
+		if err != nil {
+			p.Close()
+		}
+	}()
+	if err := p.allocate(!opt.PerOp); err != nil {
+		return nil, err
+	}
+	if err := p.record(opt); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// allocate gives the graph's own buffers memory.
+func (p *Plan) allocate(alias bool) (err error) {
+	dev := p.die.Device
+	p.offsets, p.stats.Scratch = planScratch(p.Graph, alias)
+	if p.stats.Scratch > 0 {
+		if p.scratch, err = dev.NewBuffer(p.stats.Scratch, vk.DeviceLocal); err != nil {
+			return fmt.Errorf("scratch of %d bytes: %w", p.stats.Scratch, err)
+		}
+	}
+	for _, b := range p.Graph.Buffers() {
+		switch b.Kind {
+		case shaders.StepInput:
+			if p.step, err = dev.NewBuffer(b.Size, vk.HostVisible); err != nil {
+				return fmt.Errorf("step buffer of %d bytes: %w", b.Size, err)
+			}
+		case shaders.Result:
+			m, err := dev.NewBuffer(roundUp(b.Size, 4), vk.Readback)
+			if err != nil {
+				return fmt.Errorf("result %s of %d bytes: %w", b.Name, b.Size, err)
+			}
+			p.results[b] = m
+		case shaders.Weight, shaders.State:
+			if p.die.places[b] == nil {
+				return fmt.Errorf("%s %s has no memory on the device", b.Kind, b.Name)
+			}
+		}
+	}
+	return nil
+}
+
+// place returns the device memory of a view.
+func (p *Plan) place(v shaders.View) (*vk.Buffer, int64) {
+	switch v.Buf.Kind {
+	case shaders.Scratch:
+		return p.scratch, p.offsets[v.Buf] + v.Off
+	case shaders.StepInput:
+		return p.step, v.Off
+	case shaders.Result:
+		return p.results[v.Buf], v.Off
+	}
+	return p.die.places[v.Buf], v.Off
+}
+
+// recorded is a dispatch on its way into a command buffer.
+type recorded struct {
+	node    int
+	cmd     vk.Command
+	touches []touch
+}
+
+func (p *Plan) record(opt Options) error {
+	p.sets = p.die.Device.NewSetPool()
+	var all []recorded
+	for i, n := range p.Graph.Nodes {
+		ds, err := n.Op.Lower(&p.die.Kernels)
+		if err != nil {
+			return fmt.Errorf("%s: %w", n.Label(), err)
+		}
+		for _, d := range ds {
+			r, err := p.lower(d)
+			if err != nil {
+				return fmt.Errorf("%s: %w", n.Label(), err)
+			}
+			r.node = i
+			all = append(all, r)
+		}
+	}
+	touches := make([][]touch, len(all))
+	for i, r := range all {
+		touches[i] = r.touches
+	}
+	need := barriers(touches)
+	if opt.Check {
+		if err := checkBarriers(touches, need, func(i int) string { return p.Graph.Nodes[all[i].node].Label() }); err != nil {
+			return err
+		}
+	}
+	p.stats.Ops, p.stats.Dispatches, p.stats.Submits = len(p.Graph.Nodes), len(all), 1
+	for _, b := range need {
+		if b {
+			p.stats.Barriers++
+		}
+	}
+	for i := 0; i < len(all); {
+		j := i
+		for j < len(all) && p.sameUnit(all[i].node, all[j].node, opt) {
+			j++
+		}
+		var cmds []vk.Command
+		for k := i; k < j; k++ {
+			c := all[k].cmd
+			if need[k] {
+				c = c.After()
+			}
+			cmds = append(cmds, c)
+		}
+		if j == len(all) || opt.PerOp {
+			cmds = append(cmds, vk.HostBarrier())
+		}
+		cb, err := p.die.Device.NewCommandBuffer()
+		if err != nil {
+			return err
+		}
+		p.units = append(p.units, unit{all[i].node, all[j-1].node + 1, cb})
+		if err := cb.Record(cmds); err != nil {
+			return fmt.Errorf("recording %s: %w", p.Graph.Nodes[all[i].node].Label(), err)
+		}
+		i = j
+	}
+	p.stats.CommandBuffers = len(p.units)
+	return nil
+}
+
+// sameUnit reports whether two nodes share a command buffer.
+func (p *Plan) sameUnit(a, b int, opt Options) bool {
+	if opt.PerOp {
+		return a == b
+	}
+	return p.Graph.Nodes[a].Layer == p.Graph.Nodes[b].Layer
+}
+
+// lower makes a dispatch's pipeline and descriptor set and fills in the operands' word offsets.
+func (p *Plan) lower(d shaders.Dispatch) (recorded, error) {
+	pipe, err := p.die.pipeline(d)
+	if err != nil {
+		return recorded{}, err
+	}
+	align := p.die.Device.Profile().OffsetAlign
+	push := make([]byte, 0, vk.MaxPush)
+	binds := make([]vk.Binding, len(d.Bind))
+	var touches []touch
+	for i, o := range d.Bind {
+		if !o.Valid() {
+			return recorded{}, fmt.Errorf("%s: operand %d lies outside its buffer", d.Module, i)
+		}
+		buf, off := p.place(o.View)
+		if buf == nil {
+			return recorded{}, fmt.Errorf("%s: operand %d (%s) has no memory", d.Module, i, o.Buf.Name)
+		}
+		// A descriptor begins where the device allows; the kernel gets the rest of the way in words.
+		begin := off / align * align
+		size := roundUp(off-begin+max(o.Len, 4), 4)
+		size = min(size, buf.Size()-begin)
+		if size > p.die.Kernels.MaxBinding {
+			return recorded{}, fmt.Errorf("%s: operand %d (%s) needs a binding of %d bytes, the device has %d", d.Module, i, o.Buf.Name, size, p.die.Kernels.MaxBinding)
+		}
+		binds[i] = vk.Binding{Buffer: buf, Offset: begin, Size: size}
+		push = binary.LittleEndian.AppendUint32(push, uint32((off-begin)/4))
+		touches = append(touches, touch{o, buf, off})
+	}
+	for _, w := range d.Push {
+		push = binary.LittleEndian.AppendUint32(push, w)
+	}
+	set, err := p.sets.NewSet(pipe, binds)
+	if err != nil {
+		return recorded{}, fmt.Errorf("%s: %w", d.Module, err)
+	}
+	return recorded{cmd: vk.Dispatch(pipe, set, d.Groups, push), touches: touches}, nil
+}
+
+// Stats returns the counts of one step.
+func (p *Plan) Stats() Stats { return p.stats }
+
+// A Flight is a step that has been submitted.
+type Flight struct{ ticket *vk.Ticket }
+
+// Begin writes the step buffer and submits. It does not wait. The plan must not be used again before the
+// flight is done.
+func (p *Plan) Begin(runs []shaders.Run, rope shaders.RopeTable) (*Flight, error) {
+	if err := p.writeStep(runs, rope); err != nil {
+		return nil, err
+	}
+	return p.submit(p.units)
+}
+
+func (p *Plan) writeStep(runs []shaders.Run, rope shaders.RopeTable) error {
+	if err := p.Graph.Shape.Write(shaders.Words(p.step.Mapped()), runs, rope); err != nil {
+		return err
+	}
+	return p.step.Flush(0, p.step.Size())
+}
+
+func (p *Plan) submit(units []unit) (*Flight, error) {
+	cbs := make([]*vk.CommandBuffer, len(units))
+	for i, u := range units {
+		cbs[i] = u.cb
+	}
+	t, err := p.die.Device.Submit(cbs)
+	if err != nil {
+		return nil, err
+	}
+	return &Flight{t}, nil
+}
+
+// Done reports whether the flight has ended, without waiting.
+func (f *Flight) Done() (bool, error) { return f.ticket.Done() }
+
+// Wait waits for the end of the flight.
+func (f *Flight) Wait() error {
+	err := f.ticket.Wait(stepTimeout)
+	if err == nil {
+		f.ticket.Release()
+	}
+	return err
+}
+
+// Run performs one step to its end.
+func (p *Plan) Run(runs []shaders.Run, rope shaders.RopeTable) error {
+	f, err := p.Begin(runs, rope)
+	if err != nil {
+		return err
+	}
+	return f.Wait()
+}
+
+// Replay performs the step that the step buffer already describes, to its end.
+func (p *Plan) Replay() error {
+	f, err := p.submit(p.units)
+	if err != nil {
+		return err
+	}
+	return f.Wait()
+}
+
+// errStop ends RunOps early without an error.
+var errStop = errors.New("stop")
+
+// RunOps performs one step op by op, calling after with each node's index. The plan must have been made
+// with Options.PerOp.
+func (p *Plan) RunOps(runs []shaders.Run, rope shaders.RopeTable, before, after func(node int) error) error {
+	if err := p.writeStep(runs, rope); err != nil {
+		return err
+	}
+	for _, u := range p.units {
+		if err := before(u.first); err != nil {
+			return err
+		}
+		f, err := p.submit([]unit{u})
+		if err == nil {
+			err = f.Wait()
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.Graph.Nodes[u.first].Label(), err)
+		}
+		if err := after(u.first); errors.Is(err, errStop) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Read copies bytes of a buffer after a step. Scratch keeps its values only in a plan made with PerOp.
+func (p *Plan) Read(v shaders.View, dst []byte) error {
+	buf, off := p.place(v)
+	if buf == nil {
+		return fmt.Errorf("read of %s, which has no memory", v.Buf.Name)
+	}
+	if m := buf.Mapped(); m != nil {
+		if err := buf.Invalidate(off, int64(len(dst))); err != nil {
+			return err
+		}
+		copy(dst, m[off:])
+		return nil
+	}
+	return p.die.Device.Download(buf, off, dst)
+}
+
+// Write sets bytes of a scratch, state or weight buffer between steps; tests and verification use it.
+func (p *Plan) Write(v shaders.View, data []byte) error {
+	buf, off := p.place(v)
+	if buf == nil {
+		return fmt.Errorf("write of %s, which has no memory", v.Buf.Name)
+	}
+	return p.die.Device.Upload(buf, off, data)
+}
+
+// Close frees the plan's memory and recorded work.
+func (p *Plan) Close() {
+	for _, u := range p.units {
+		u.cb.Free()
+	}
+	p.units = nil
+	if p.sets != nil {
+		p.sets.Free()
+		p.sets = nil
+	}
+	for _, b := range p.results {
+		b.Free()
+	}
+	p.results = nil
+	if p.step != nil {
+		p.step.Free()
+		p.step = nil
+	}
+	if p.scratch != nil {
+		p.scratch.Free()
+		p.scratch = nil
+	}
+}
