@@ -1,0 +1,230 @@
+// Package bench measures how fast a model runs: prompts of some length and generation of some number of tokens, at
+// some depth of context, as llama-bench does, so that the results can be laid side by side. It excludes
+// tokenizing and sampling and uses random tokens.
+package bench
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/calderaml/caldera/engine"
+)
+
+// A Test is one row of a benchmark: tokens of prompt and of generation, and tokens in the context before them.
+type Test struct {
+	Prompt, Gen, Depth int
+}
+
+// Name is the test's name as llama-bench prints it: "pp512", "tg128", "pp512+tg128", "tg128 @ d4096".
+func (t Test) Name() string {
+	var s string
+	switch {
+	case t.Gen == 0:
+		s = fmt.Sprintf("pp%d", t.Prompt)
+	case t.Prompt == 0:
+		s = fmt.Sprintf("tg%d", t.Gen)
+	default:
+		s = fmt.Sprintf("pp%d+tg%d", t.Prompt, t.Gen)
+	}
+	if t.Depth > 0 {
+		s += fmt.Sprintf(" @ d%d", t.Depth)
+	}
+	return s
+}
+
+// Tokens is how many tokens a repetition measures.
+func (t Test) Tokens() int { return t.Prompt + t.Gen }
+
+// Context is how many tokens the sequence has at the end.
+func (t Test) Context() int { return t.Depth + t.Prompt + t.Gen }
+
+// Tests makes the list of tests that llama-bench would run: for each depth first the prompts, then the
+// generations. Zeros are left out.
+func Tests(prompts, gens, depths []int) []Test {
+	var tests []Test
+	for _, d := range depths {
+		for _, p := range prompts {
+			if p > 0 {
+				tests = append(tests, Test{Prompt: p, Depth: d})
+			}
+		}
+		for _, g := range gens {
+			if g > 0 {
+				tests = append(tests, Test{Gen: g, Depth: d})
+			}
+		}
+	}
+	return tests
+}
+
+// Options say how to measure.
+type Options struct {
+	Repetitions int
+	NoWarmup    bool          // do not run once before measuring; plans are then made in the first repetition
+	Delay       time.Duration // before each repetition
+	Seed        uint64        // of the random tokens
+	Progress    func(repetition, of int, took time.Duration)
+}
+
+// A Result is what a test took.
+type Result struct {
+	Test
+	Start   time.Time
+	Samples []time.Duration // one a repetition
+	Host    time.Duration   // of all samples: time outside of submitting work and waiting for it
+	Prefill time.Duration   // of all samples: until the logits after the prompt
+	Cold    time.Duration   // the warm-up, in which plans are made; 0 without one
+	Warm    bool            // a warm-up was run
+	// Recorded is how many plans were recorded while measuring, which must be none after a warm-up; -1 when the
+	// engine does not count them.
+	Recorded int
+	Decode   engine.Counts // what one decoded token does
+}
+
+// PerSecond are the samples as tokens per second.
+func (r *Result) PerSecond() []float64 {
+	v := make([]float64, len(r.Samples))
+	for i, d := range r.Samples {
+		v[i] = float64(r.Tokens()) / d.Seconds()
+	}
+	return v
+}
+
+// HostPerToken is the mean time per token that was spent in Go outside of submitting work and waiting for it.
+func (r *Result) HostPerToken() time.Duration {
+	return r.Host / time.Duration(max(1, r.Tokens()*len(r.Samples)))
+}
+
+// Run measures one test.
+func Run(ctx context.Context, e *engine.Engine, t Test, o Options) (*Result, error) {
+	if t.Tokens() == 0 || o.Repetitions < 1 {
+		return nil, fmt.Errorf("a benchmark of %d tokens and %d repetitions", t.Tokens(), o.Repetitions)
+	}
+	s, err := e.NewSession()
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	l := &loop{ctx: ctx, s: s, t: t, random: rand.New(rand.NewPCG(o.Seed, uint64(t.Context()))), vocab: e.Model().Vocab}
+	r := &Result{Test: t, Start: time.Now()}
+	if !o.NoWarmup {
+		if err := l.warmUp(); err != nil {
+			return nil, fmt.Errorf("warm-up of %s: %w", t.Name(), err)
+		}
+		r.Cold, r.Warm = time.Since(r.Start), true
+	}
+	before := recordings(e)
+	for i := range o.Repetitions {
+		if err := sleep(ctx, o.Delay); err != nil {
+			return nil, err
+		}
+		if err := l.repetition(r); err != nil {
+			return nil, fmt.Errorf("%s, repetition %d: %w", t.Name(), i+1, err)
+		}
+		if o.Progress != nil {
+			o.Progress(i+1, o.Repetitions, r.Samples[i])
+		}
+	}
+	r.Recorded = recordings(e) - before
+	if before < 0 {
+		r.Recorded = -1
+	}
+	if r.Decode, err = e.DecodeCounts(); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// recordings is how many plans an engine has recorded so far, -1 if it does not say.
+func recordings(e any) int {
+	if c, ok := e.(interface{ Recordings() int }); ok {
+		return c.Recordings()
+	}
+	return -1
+}
+
+// sleep waits, or ends early with the context's error.
+func sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// A loop runs the repetitions of a test.
+type loop struct {
+	ctx    context.Context
+	s      *engine.Session
+	t      Test
+	random *rand.Rand
+	vocab  int
+	top    []engine.Candidate
+}
+
+// tokens makes n random tokens.
+func (l *loop) tokens(n int) []int32 {
+	ids := make([]int32, n)
+	for i := range ids {
+		ids[i] = int32(l.random.IntN(l.vocab))
+	}
+	return ids
+}
+
+// feed runs tokens and selects the best next one on the device, which is what a greedy step does.
+func (l *loop) feed(ids []int32) (err error) {
+	l.top, err = l.s.Top(l.ctx, ids, 1, l.top[:0])
+	return err
+}
+
+// warmUp makes every plan that a repetition uses.
+func (l *loop) warmUp() error {
+	l.s.Reset()
+	if l.t.Depth > 0 {
+		if err := l.s.Prefill(l.ctx, l.tokens(l.t.Depth)); err != nil {
+			return err
+		}
+	}
+	if l.t.Prompt > 0 {
+		if err := l.feed(l.tokens(l.t.Prompt)); err != nil {
+			return err
+		}
+	}
+	if l.t.Gen > 0 {
+		return l.feed(l.tokens(1))
+	}
+	return nil
+}
+
+// repetition measures once.
+func (l *loop) repetition(r *Result) error {
+	l.s.Reset()
+	if l.t.Depth > 0 {
+		if err := l.s.Prefill(l.ctx, l.tokens(l.t.Depth)); err != nil {
+			return err
+		}
+	}
+	prompt, gen := l.tokens(l.t.Prompt), l.tokens(l.t.Gen)
+	busy, start := l.s.Busy, time.Now()
+	if len(prompt) > 0 {
+		if err := l.feed(prompt); err != nil {
+			return err
+		}
+		r.Prefill += time.Since(start)
+	}
+	for i := range gen {
+		if err := l.feed(gen[i : i+1]); err != nil {
+			return err
+		}
+	}
+	took := time.Since(start)
+	r.Samples = append(r.Samples, took)
+	r.Host += max(0, took-(l.s.Busy-busy))
+	return nil
+}

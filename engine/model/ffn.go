@@ -1,0 +1,101 @@
+package model
+
+import (
+	"github.com/calderaml/caldera/gguf"
+	"github.com/calderaml/caldera/shaders"
+)
+
+// dense is a SwiGLU block: down(silu(gate h) * (up h)). It is also the shared expert of a mixture.
+type dense struct {
+	Gate, Up, Down shaders.Matrix
+}
+
+// moe is a mixture of experts with a gated shared expert (model-qwen35.md 5.3).
+type moe struct {
+	Router         shaders.Matrix
+	Gate, Up, Down shaders.Matrix // stacks
+	SharedGate     shaders.Matrix // one row: the shared expert's weight in the sum
+	Shared         dense
+}
+
+func (b *binder) dense(c *Config, blk string) dense {
+	return dense{
+		Gate: b.matrix(blk+"ffn_gate.weight", c.Embed, c.FFN),
+		Up:   b.matrix(blk+"ffn_up.weight", c.Embed, c.FFN),
+		Down: b.matrix(blk+"ffn_down.weight", c.FFN, c.Embed),
+	}
+}
+
+// moe binds a mixture. The experts' width comes from the tensors: the keys' defaults differ between
+// engines (model-qwen35.md 13).
+func (b *binder) moe(c *Config, blk string) moe {
+	m := moe{Router: b.matrix(blk+"ffn_gate_inp.weight", c.Embed, c.Experts)}
+	down := blk + "ffn_down_exps.weight"
+	c.ExpertFFN = b.width(down, 0)
+	m.Down = b.stack(down, c.ExpertFFN, c.Embed, c.Experts)
+	if fused := blk + "ffn_gate_up_exps.weight"; b.has(fused) {
+		// Per expert the gate's rows come first, then the up projection's.
+		both := b.stack(fused, c.Embed, 2*c.ExpertFFN, c.Experts)
+		if b.err == nil {
+			m.Gate, m.Up = both.Rows(0, c.ExpertFFN), both.Rows(c.ExpertFFN, c.ExpertFFN)
+		}
+	} else {
+		m.Gate = b.stack(blk+"ffn_gate_exps.weight", c.Embed, c.ExpertFFN, c.Experts)
+		m.Up = b.stack(blk+"ffn_up_exps.weight", c.Embed, c.ExpertFFN, c.Experts)
+	}
+	m.SharedGate = b.matrix(blk+"ffn_gate_inp_shexp.weight", c.Embed, 1)
+	c.SharedFFN = b.width(blk+"ffn_down_shexp.weight", 0)
+	m.Shared = dense{
+		Gate: b.matrix(blk+"ffn_gate_shexp.weight", c.Embed, c.SharedFFN),
+		Up:   b.matrix(blk+"ffn_up_shexp.weight", c.Embed, c.SharedFFN),
+		Down: b.matrix(blk+"ffn_down_shexp.weight", c.SharedFFN, c.Embed),
+	}
+	return m
+}
+
+// width is a dimension of a tensor that exists.
+func (b *binder) width(name string, dim int) int {
+	t, ok := b.f.Tensor(name)
+	if !ok {
+		b.fail("tensor %s is missing", name)
+		return 0
+	}
+	return clampDim(t, dim)
+}
+
+func clampDim(t *gguf.Tensor, dim int) int { return int(min(t.Ne(dim), 1<<24)) }
+
+// dense adds x += down(silu(gate h) * up h), times a factor per row if there is one.
+func (s *stepBuilder) dense(name string, d *dense, h shaders.Mat, factor shaders.Mat) {
+	f := s.scratch(name+"_act", d.Gate.Out)
+	s.g.Add(name+"_gate_up", &shaders.ExpertGateUp{
+		Step: s.step, Gate: d.Gate, Up: d.Up, X: h, H: f, Rows: s.shape.Rows, K: 1,
+	})
+	s.g.Add(name+"_down", &shaders.MatMul{
+		Step: s.step, W: d.Down, X: f, Y: s.x, Rows: s.shape.Rows, Count: shaders.CountRows, Accumulate: true, Factor: factor,
+	})
+}
+
+// moe adds x += sum over the selected experts + shared expert.
+func (s *stepBuilder) moe(m *moe, h shaders.Mat) {
+	c, k := s.c, s.c.ExpertsUsed
+	logits := s.scratch("router_logits", c.Experts)
+	s.matmul("ffn_gate_inp", m.Router, h, logits)
+	ids, weights := s.scratch("expert_ids", k), s.scratch("expert_weights", k)
+	s.g.Add("router", &shaders.Router{
+		Step: s.step, Logits: logits, Ids: ids.View, Weights: weights.View,
+		Rows: s.shape.Rows, Experts: c.Experts, K: k, Scale: c.ExpertScale,
+	})
+	act := s.scratch("expert_act", k*c.ExpertFFN)
+	s.g.Add("ffn_gate_up_exps", &shaders.ExpertGateUp{
+		Step: s.step, Gate: m.Gate, Up: m.Up, X: h, Ids: ids.View, H: act, Rows: s.shape.Rows, K: k,
+	})
+	gate := s.scratch("shared_gate", 1)
+	s.g.Add("ffn_gate_inp_shexp", &shaders.MatMul{
+		Step: s.step, W: m.SharedGate, X: h, Y: gate, Rows: s.shape.Rows, Count: shaders.CountRows, Sigmoid: true,
+	})
+	s.g.Add("ffn_down_exps", &shaders.ExpertDown{
+		Step: s.step, W: m.Down, H: act, Ids: ids.View, Weights: weights.View, Y: s.x, Rows: s.shape.Rows, K: k,
+	})
+	s.dense("ffn_shexp", &m.Shared, h, gate)
+}

@@ -1,0 +1,77 @@
+package engine
+
+import (
+	"fmt"
+
+	"github.com/calderaml/caldera/engine/model"
+	"github.com/calderaml/caldera/scheduler"
+	"github.com/calderaml/caldera/shaders"
+)
+
+// planKey tells plans apart: the row bucket, how many rows may want logits, and what is delivered of them.
+type planKey struct {
+	rows, outs int
+	opt        model.GraphOptions
+}
+
+// planned is a graph made ready to run.
+type planned struct {
+	runner scheduler.Runner
+	out    model.Outputs
+	stats  scheduler.Stats
+	cost   shaders.Cost
+}
+
+// bucket is the row capacity for n rows: the next power of two.
+func bucket(n int) int {
+	b := 1
+	for b < n {
+		b *= 2
+	}
+	return b
+}
+
+// plan returns the plan for a step, made on first use and kept.
+func (e *Engine) plan(k planKey) (*planned, error) {
+	if p := e.plans[k]; p != nil {
+		return p, nil
+	}
+	g, out := e.graph(k)
+	p := &planned{out: out, cost: g.Cost()}
+	if e.die == nil {
+		r, err := scheduler.NewReference(g, e.memory)
+		if err != nil {
+			return nil, err
+		}
+		p.runner = r
+	} else {
+		c, err := scheduler.Compile(g, scheduler.Placement{Dies: []*scheduler.Die{e.die}}, scheduler.Options{Check: e.cfg.Check})
+		if err != nil {
+			return nil, fmt.Errorf("planning a step of %d rows: %w", k.rows, err)
+		}
+		p.runner, p.stats = c, c.Stats()
+	}
+	e.plans[k] = p
+	return p, nil
+}
+
+// graph builds the graph of a plan.
+func (e *Engine) graph(k planKey) (*scheduler.Graph, model.Outputs) {
+	shape := shaders.StepShape{Rows: k.rows, Seqs: 1, Outs: k.outs, Pages: e.state.Pages}
+	return e.model.Graph(shape, e.state, k.opt)
+}
+
+// Counts are what one step of a plan does.
+type Counts struct {
+	scheduler.Stats
+	Cost shaders.Cost
+}
+
+// DecodeCounts returns the counts of a step that decodes one token greedily.
+func (e *Engine) DecodeCounts() (Counts, error) {
+	p, err := e.plan(planKey{rows: 1, outs: 1, opt: model.GraphOptions{TopK: 1}})
+	if err != nil {
+		return Counts{}, err
+	}
+	return Counts{p.stats, p.cost}, nil
+}

@@ -1,0 +1,156 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/calderaml/caldera/engine/model"
+	"github.com/calderaml/caldera/engine/weights"
+	"github.com/calderaml/caldera/scheduler"
+	"github.com/calderaml/caldera/shaders"
+)
+
+// verifyTolerance is how far an op on a device may be from its twin, relative to the largest value it
+// wrote. Kernels sum in float32 in their own order and the twin in float64: 2e-6 was the worst seen for the
+// longest rows; driver exponentials add 1e-6 (vulkan-platform.md 11).
+const verifyTolerance = 2e-5
+
+// An OpCheck is the verdict on one op.
+type OpCheck struct {
+	Layer  int     `json:"layer"`
+	Op     string  `json:"op"`
+	Kernel string  `json:"kernel"`
+	MaxErr float64 `json:"max_err"` // largest difference from the twin on the same inputs
+	Scale  float64 `json:"scale"`   // largest magnitude of the twin's values
+	Rel    float64 `json:"rel"`
+	Tol    float64 `json:"tol"`
+	OK     bool    `json:"ok"`
+	Chunk  int     `json:"chunk"` // which step of the sequence
+}
+
+// A Verification compares a device with the twins: op by op on the device's own inputs, and end to end.
+type Verification struct {
+	Device string    `json:"device"`
+	Ops    []OpCheck `json:"ops"`
+	Logits struct {
+		MaxErr float64 `json:"max_err"` // after the last token, against the twins run from the start by themselves
+		Scale  float64 `json:"scale"`
+		Argmax bool    `json:"argmax"` // the best token is the same
+	} `json:"logits"`
+	First *OpCheck `json:"first,omitempty"` // where the device first parts from the twins
+}
+
+// OK reports whether nothing differed.
+func (v *Verification) OK() bool { return v.First == nil && v.Logits.Argmax }
+
+// Verify runs a sequence on the device and on the twins and says where they first part. Most of the tokens
+// are one step; the last is a step of its own, so that state carried between steps is covered.
+func (e *Engine) Verify(ctx context.Context, tokens []int32) (*Verification, error) {
+	if e.die == nil {
+		return nil, errors.New("verify compares a device with the reference; choose a Vulkan device")
+	}
+	if len(tokens) < 2 || len(tokens) > min(e.cfg.Batch, e.cfg.Context) {
+		return nil, fmt.Errorf("verify takes 2 to %d tokens, not %d", min(e.cfg.Batch, e.cfg.Context), len(tokens))
+	}
+	v := &Verification{Device: e.Device()}
+	host, err := weights.Map(e.model.Weights)
+	if err != nil {
+		return nil, err
+	}
+	var pages []int32
+	for i := range e.state.Pages {
+		pages = append(pages, int32(i))
+	}
+	split := len(tokens) - 1
+	steps := []shaders.Run{
+		{Tokens: tokens[:split], Fresh: true, Outs: []int{split - 1}},
+		{Tokens: tokens[split:], Pos: split, Outs: []int{0}},
+	}
+	for i := range steps {
+		steps[i].Pages = pages[:(steps[i].Pos+len(steps[i].Tokens)+shaders.PageTokens-1)/shaders.PageTokens]
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if err := e.verifyStep(ctx, v, i, steps[i], host); err != nil {
+			return nil, err
+		}
+	}
+	return v, e.verifyLogits(ctx, v, steps)
+}
+
+func (e *Engine) verifyStep(ctx context.Context, v *Verification, chunk int, run shaders.Run, host shaders.HostMemory) error {
+	g, _ := e.graph(planKey{bucket(len(run.Tokens)), 1, model.GraphOptions{Logits: true, TopK: 1}})
+	return scheduler.Verify(g, e.die, host, []shaders.Run{run}, e.rope, func(x scheduler.OpError) error {
+		n := g.Nodes[x.Node]
+		c := OpCheck{Layer: n.Layer, Op: n.Name, Kernel: n.Op.Kernel(), MaxErr: x.Err, Scale: x.Scale, Rel: x.Rel(), Tol: verifyTolerance, Chunk: chunk}
+		if e.state.F16 && n.Op.Kernel() == "qk_rope" {
+			// The op writes halves: two values that round to neighbours differ by 2^-11 of their size,
+			// and as words they cannot be told from that. The reader of the pages is checked on the
+			// device's own halves, so nothing is lost.
+			c.Tol = math.Inf(1)
+		}
+		c.OK = c.Rel <= c.Tol
+		v.Ops = append(v.Ops, c)
+		if !c.OK && v.First == nil {
+			first := c
+			v.First = &first
+		}
+		return ctx.Err()
+	})
+}
+
+// verifyLogits runs the twins by themselves and the device by its ordinary plans, and compares the logits
+// after the last token.
+func (e *Engine) verifyLogits(ctx context.Context, v *Verification, steps []shaders.Run) error {
+	host, err := weights.Map(e.model.Weights)
+	if err != nil {
+		return err
+	}
+	var want, got []float32
+	for _, run := range steps {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		k := planKey{bucket(len(run.Tokens)), 1, model.GraphOptions{Logits: true}}
+		g, out := e.graph(k)
+		ref, err := scheduler.NewReference(g, host)
+		if err != nil {
+			return err
+		}
+		if err := ref.Run([]shaders.Run{run}, e.rope); err != nil {
+			return err
+		}
+		p, err := e.plan(k)
+		if err != nil {
+			return err
+		}
+		if err := p.runner.Run([]shaders.Run{run}, e.rope); err != nil {
+			return err
+		}
+		want, got = make([]float32, e.model.Vocab), make([]float32, e.model.Vocab)
+		if err := ref.Read(out.Logits.Slice(0, int64(len(want))*4), asBytes(want)); err != nil {
+			return err
+		}
+		if err := p.runner.Read(p.out.Logits.Slice(0, int64(len(got))*4), asBytes(got)); err != nil {
+			return err
+		}
+	}
+	bestW, bestG := 0, 0
+	for i := range want {
+		d := math.Abs(float64(want[i]) - float64(got[i]))
+		if !(d <= v.Logits.MaxErr) {
+			v.Logits.MaxErr = d
+		}
+		v.Logits.Scale = max(v.Logits.Scale, math.Abs(float64(want[i])))
+		if want[i] > want[bestW] {
+			bestW = i
+		}
+		if got[i] > got[bestG] {
+			bestG = i
+		}
+	}
+	v.Logits.Argmax = bestW == bestG
+	return nil
+}

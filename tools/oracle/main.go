@@ -1,0 +1,144 @@
+// Command oracle runs every reference case that this version supports on every device and prints how far
+// each is from the reference: the table of worst errors by case, device, profile, cache type and batch.
+// It exits with 7 when a bar is missed.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/calderaml/caldera/engine"
+	"github.com/calderaml/caldera/engine/model"
+	"github.com/calderaml/caldera/internal/conformance"
+	"github.com/calderaml/caldera/internal/oracle"
+	"github.com/calderaml/caldera/vk"
+)
+
+var errBars = errors.New("some bars are missed")
+
+func main() {
+	dir := flag.String("dir", oracle.Dir(), "folder of the cases")
+	only := flag.String("case", "", "only cases whose name contains this")
+	batches := flag.String("batch", "1,7,64,512", "batch sizes")
+	kvs := flag.String("kv", "f32,f16", "KV cache types")
+	profiles := flag.String("profile", "auto,floor", "device profiles")
+	devices := flag.String("device", "", "only devices whose name contains this; \"none\" for no device")
+	reference := flag.Bool("reference", true, "also run the reference backend")
+	flag.Parse()
+	err := run(*dir, *only, *devices, strings.Split(*batches, ","), strings.Split(*kvs, ","), strings.Split(*profiles, ","), *reference)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "oracle:", err)
+		if errors.Is(err, errBars) {
+			os.Exit(7)
+		}
+		os.Exit(1)
+	}
+}
+
+// target is a way to run a case.
+type target struct{ label, backend, device, profile string }
+
+func targets(devices string, profiles []string, reference bool) ([]target, error) {
+	var ts []target
+	if devices != "none" {
+		in, err := vk.Open(vk.Config{AppName: "caldera oracle"})
+		if err != nil {
+			return nil, err
+		}
+		defer in.Close()
+		for _, d := range in.Devices() {
+			if !strings.Contains(strings.ToLower(d.String()), strings.ToLower(devices)) {
+				continue
+			}
+			for _, p := range profiles {
+				ts = append(ts, target{d.Name + " " + d.DriverInfo, engine.Vulkan, d.UUID, p})
+			}
+		}
+	}
+	if reference {
+		ts = append(ts, target{"reference", engine.Reference, "", "-"})
+	}
+	return ts, nil
+}
+
+func run(dir, only, devices string, batches, kvs, profiles []string, reference bool) error {
+	cases, err := oracle.Load(dir)
+	if err != nil {
+		return err
+	}
+	ts, err := targets(devices, profiles, reference)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("| %-22s | %-36s | %-7s | %-3s | %5s | %9s | %9s | %9s | %6s | %6s | %s\n", "case", "device", "profile", "kv", "batch", "last", "lp 50 %", "lp 99 %", "argmax", "greedy", "verdict")
+	missed, ran := 0, 0
+	for _, c := range cases {
+		if !strings.Contains(c.Name, only) {
+			continue
+		}
+		for _, t := range ts {
+			for _, kv := range kvs {
+				for _, b := range batches {
+					n, err := strconv.Atoi(b)
+					if err != nil {
+						return err
+					}
+					ok, err := one(c, t, kv, n)
+					if errors.Is(err, model.ErrUnsupported) {
+						continue
+					}
+					if err != nil {
+						return fmt.Errorf("%s on %s: %w", c.Name, t.label, err)
+					}
+					ran++
+					if !ok {
+						missed++
+					}
+				}
+			}
+		}
+	}
+	fmt.Printf("%d runs, %d missed a bar\n", ran, missed)
+	if ran == 0 {
+		return fmt.Errorf("no case in %s ran", dir)
+	}
+	if missed > 0 {
+		return errBars
+	}
+	return nil
+}
+
+func one(c oracle.Case, t target, kv string, batch int) (ok bool, err error) {
+	e, err := engine.Open(engine.Config{
+		Path: filepath.Join(c.Dir, "model.gguf"), Backend: t.backend, Device: t.device, Profile: profile(t), KV: kv, Batch: batch, Context: 512, Check: true,
+	})
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+	bars := conformance.BarsFor(c, kv)
+	r, err := conformance.Check(context.Background(), e, c, bars)
+	if err != nil {
+		return false, err
+	}
+	verdict := "ok"
+	if f := r.Error(bars); f != nil {
+		verdict = f.Error()
+	}
+	fmt.Printf("| %-22s | %-36.36s | %-7s | %-3s | %5d | %9.2g | %9.2g | %9.2g | %6d | %3d/%2d | %s\n",
+		c.Name, t.label, t.profile, kv, batch, r.LastLogits, r.LogprobMedian, r.Logprob99, r.ArgmaxWrong, r.Greedy, r.GreedyWant, verdict)
+	return verdict == "ok", nil
+}
+
+func profile(t target) string {
+	if t.backend == engine.Reference {
+		return ""
+	}
+	return t.profile
+}
