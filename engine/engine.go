@@ -224,6 +224,23 @@ func (e *Engine) Context() int { return e.cfg.Context }
 // Batch is the most rows of a step.
 func (e *Engine) Batch() int { return e.cfg.Batch }
 
+// SetBatch changes the most rows of a step, 1 to 512. Results do not depend on it.
+func (e *Engine) SetBatch(n int) error {
+	if n < 1 || n > maxRows {
+		return fmt.Errorf("batch of %d rows: use 1 to %d", n, maxRows)
+	}
+	e.cfg.Batch = n
+	return nil
+}
+
+// DeviceStats are the device's counters since it was opened, zero on the reference backend.
+func (e *Engine) DeviceStats() vk.Stats {
+	if e.die == nil {
+		return vk.Stats{}
+	}
+	return e.die.Device.Stats()
+}
+
 // LoadTime is how long Open took.
 func (e *Engine) LoadTime() time.Duration { return e.load }
 

@@ -85,12 +85,6 @@ func (e *Engine) verifyStep(ctx context.Context, v *Verification, chunk int, run
 	return scheduler.Verify(g, e.die, host, []shaders.Run{run}, e.rope, func(x scheduler.OpError) error {
 		n := g.Nodes[x.Node]
 		c := OpCheck{Layer: n.Layer, Op: n.Name, Kernel: n.Op.Kernel(), MaxErr: x.Err, Scale: x.Scale, Rel: x.Rel(), Tol: verifyTolerance, Chunk: chunk}
-		if e.state.F16 && n.Op.Kernel() == "qk_rope" {
-			// The op writes halves: two values that round to neighbours differ by 2^-11 of their size,
-			// and as words they cannot be told from that. The reader of the pages is checked on the
-			// device's own halves, so nothing is lost.
-			c.Tol = math.Inf(1)
-		}
 		c.OK = c.Rel <= c.Tol
 		v.Ops = append(v.Ops, c)
 		if !c.OK && v.First == nil {

@@ -31,6 +31,7 @@ func NewDie(d *vk.Device) *Die {
 		OneSubgroup: p.SubgroupFixed || p.Features.SubgroupSize,
 		MaxBinding:  p.MaxBinding,
 		MaxGroups:   p.MaxGroups,
+		MaxLoops:    p.LoopLimit,
 	}
 	die := &Die{Device: d, Kernels: k, places: map[*shaders.Buffer]*vk.Buffer{}, pipelines: map[string]*vk.Pipeline{}}
 	if !p.SubgroupFixed && p.Features.SubgroupSize {
@@ -135,20 +136,16 @@ func (d *Die) pipeline(x shaders.Dispatch) (*vk.Pipeline, error) {
 	return p, nil
 }
 
-// damage returns code in which the last multiplication of floats is an addition: a kernel that runs and
-// is wrong.
+// damage returns code in which every multiplication of floats is an addition: a kernel that runs and is
+// wrong.
 func damage(code []byte) []byte {
 	const opFAdd, opFMul, header = 129, 133, 20
 	bad := append([]byte{}, code...)
 	word := func(i int) uint32 { return binary.LittleEndian.Uint32(bad[i:]) }
-	last := -1
 	for i := header; i+4 <= len(bad) && word(i)>>16 > 0; i += 4 * int(word(i)>>16) {
 		if word(i)&0xffff == opFMul {
-			last = i
+			binary.LittleEndian.PutUint16(bad[i:], opFAdd)
 		}
-	}
-	if last >= 0 {
-		binary.LittleEndian.PutUint16(bad[last:], opFAdd)
 	}
 	return bad
 }

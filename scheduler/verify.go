@@ -26,10 +26,11 @@ func (e OpError) Rel() float64 {
 	return e.Err / max(e.Scale, math.SmallestNonzeroFloat32)
 }
 
-// integers is implemented by ops that write words which are not floats, such as indices, into some of
-// their operands. Those are compared bit for bit.
-type integers interface {
-	Integers(operand int) bool
+// contents is implemented by ops that write something other than floats into some of their operands:
+// words, such as indices, which are compared bit for bit, or notes between their own dispatches, which the
+// twin does not have.
+type contents interface {
+	Contents(operand int) shaders.Content
 }
 
 // Verify performs one step on a die op by op. Each op's twin runs on the inputs that the device had, so
@@ -80,10 +81,17 @@ func (p *Plan) compare(node int, memory shaders.HostMemory) (OpError, error) {
 			return e, fmt.Errorf("%s: %w", n.Label(), err)
 		}
 		want := memory.Bytes(o.View)
-		if k, ok := n.Op.(integers); ok && k.Integers(i) {
-			e.words(o.Buf.Name, shaders.Words(got), shaders.Words(want))
-		} else {
+		content := shaders.Values
+		if k, ok := n.Op.(contents); ok {
+			content = k.Contents(i)
+		}
+		switch content {
+		case shaders.Values:
 			e.floats(o.Buf.Name, shaders.Floats(got), shaders.Floats(want))
+		case shaders.Indices:
+			e.words(o.Buf.Name, shaders.Words(got), shaders.Words(want))
+		case shaders.Halves:
+			e.halves(o.Buf.Name, shaders.Words(got), shaders.Words(want))
 		}
 		copy(want, got)
 	}
@@ -95,6 +103,31 @@ func (e *OpError) words(name string, got, want []uint32) {
 		if got[i] != want[i] {
 			e.Words, e.What, e.Err, e.Scale = true, name, math.Inf(1), 1
 			return
+		}
+	}
+}
+
+// halves compares pairs of halves. Values that round to neighbouring halves are one step apart, 2^-10 of
+// their size; only what goes beyond that counts.
+func (e *OpError) halves(name string, got, want []uint32) {
+	const step, least = 1.0 / (1 << 10), 1.0 / (1 << 24)
+	for i := range want {
+		if got[i] == want[i] {
+			continue
+		}
+		var g, w [2]float32
+		g[0], g[1] = shaders.HalfPair(got[i])
+		w[0], w[1] = shaders.HalfPair(want[i])
+		for j := range w {
+			b := math.Abs(float64(w[j]))
+			e.Scale = max(e.Scale, b)
+			d := math.Abs(float64(g[j])-float64(w[j])) - b*step - least
+			if math.IsNaN(d) {
+				d = math.Inf(1)
+			}
+			if d > e.Err {
+				e.Err, e.What, e.Got, e.Want = d, name, g[j], w[j]
+			}
 		}
 	}
 }

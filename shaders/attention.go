@@ -17,20 +17,29 @@ type Attention struct {
 	P                         Mat  // the projections; the gate of head j is columns 2·D·j+D up to 2·D·(j+1)
 	K, V                      View // page pools, as in QKRope
 	Y                         Mat  // rows x H·D
+	Carry                     Mat  // rows x 2·H, the op's own between its dispatches
 	F16                       bool // the pools hold halves
 	Rows, Heads, KVHeads, Dim int
 	Scale                     float32 // 1/sqrt(D) unless the model says otherwise
-	MaxTokens                 int     // tokens a row attends to at most, for the cost
+	MaxTokens                 int     // tokens a row attends to at most
 }
 
 func attentionModules() []Module {
-	return []Module{{Name: "attention", Source: "attention.comp", Buffers: 6, Params: 6}}
+	return []Module{{Name: "attention", Source: "attention.comp", Buffers: 7, Params: 8}}
 }
 
 func (o *Attention) Kernel() string { return "attention" }
 
 func (o *Attention) Operands() []Operand {
-	return []Operand{R(o.Step), R(o.Q.View), R(o.P.View), R(o.K), R(o.V), W(o.Y.View)}
+	return []Operand{R(o.Step), R(o.Q.View), R(o.P.View), R(o.K), R(o.V), W(o.Y.View), W(o.Carry.View)}
+}
+
+// Contents says that Carry is the dispatches' own.
+func (o *Attention) Contents(operand int) Content {
+	if operand == 6 {
+		return Notes
+	}
+	return Values
 }
 
 // Cost counts the keys and values once for each row, as if the query heads of a KV head shared them.
@@ -48,6 +57,8 @@ func (o *Attention) Lower(p *Profile) ([]Dispatch, error) {
 		return nil, fmt.Errorf("attention: %d query heads on %d KV heads of %d", o.Heads, o.KVHeads, d)
 	case o.Q.Width != d*o.Heads || o.Y.Width != d*o.Heads || o.P.Width < 2*d*o.Heads:
 		return nil, fmt.Errorf("attention: widths %d, %d and %d for %d heads of %d", o.Q.Width, o.P.Width, o.Y.Width, o.Heads, d)
+	case o.MaxTokens < 1 || o.Carry.Width != 2*o.Heads || o.Carry.Stride != o.Carry.Width || !o.Carry.holds(o.Rows):
+		return nil, fmt.Errorf("attention: %d tokens, %d floats of carry for %d heads", o.MaxTokens, o.Carry.Width, o.Heads)
 	case !o.Q.holds(o.Rows) || !o.P.holds(o.Rows) || !o.Y.holds(o.Rows):
 		return nil, fmt.Errorf("attention: matrices of %d, %d and %d bytes do not hold %d rows", o.Q.Len, o.P.Len, o.Y.Len, o.Rows)
 	}
@@ -58,15 +69,30 @@ func (o *Attention) Lower(p *Profile) ([]Dispatch, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []Dispatch{{
-		Module: "attention",
-		Spec:   append(p.ReduceSpec(), flag(o.F16), uint32(d), uint32(ceilDiv(d/2, int(p.Subgroup)))),
-		Bind:   o.Operands(),
-		Push: []uint32{uint32(o.Q.Stride), uint32(o.P.Stride), uint32(o.Y.Stride), uint32(o.Heads), uint32(o.KVHeads),
-			math.Float32bits(o.Scale)},
-		Groups: groups,
-	}}, nil
+	pairs := ceilDiv(d/2, int(p.Subgroup))
+	// A turn takes attentionKeys keys: their scores, sums and weights, then every pair's share of the values.
+	turns, err := p.spans(ceilDiv(o.MaxTokens, attentionKeys), attentionKeys*(pairs+4)+pairs*(attentionKeys+1)+1, 2*pairs)
+	if err != nil {
+		return nil, fmt.Errorf("attention: %w", err)
+	}
+	var ds []Dispatch
+	for _, t := range turns {
+		bind := o.Operands()
+		bind[5].Access, bind[6].Access = ReadWrite, ReadWrite
+		ds = append(ds, Dispatch{
+			Module: "attention",
+			Spec:   append(p.ReduceSpec(), flag(o.F16), uint32(d), uint32(pairs)),
+			Bind:   bind,
+			Push: []uint32{uint32(o.Q.Stride), uint32(o.P.Stride), uint32(o.Y.Stride), uint32(o.Heads), uint32(o.KVHeads),
+				uint32(t.first * attentionKeys), uint32(t.count * attentionKeys), math.Float32bits(o.Scale)},
+			Groups: groups,
+		})
+	}
+	return ds, nil
 }
+
+// attentionKeys is KEYS of attention.comp.
+const attentionKeys = 4
 
 func (o *Attention) Twin(m Memory) error {
 	s := ViewStep(m, o.Step)

@@ -96,6 +96,7 @@ func (c attentionCase) run(t *testing.T) {
 	setRows(q, qs, fill)
 	setRows(proj, ps, fill)
 	op := &shaders.Attention{Step: step.View(), Q: q, P: proj, K: kb.View(), V: vb.View(), Y: y, F16: c.f16,
+		Carry: shaders.NewMat("carry", shaders.Scratch, shape.Rows, 2*c.heads), MaxTokens: shape.Pages * shaders.PageTokens,
 		Rows: shape.Rows, Heads: c.heads, KVHeads: c.kvHeads, Dim: d, Scale: c.scale}
 
 	got := shaders.F32(runTwins(t, []shaders.Op{op}, fill), y.View)
@@ -257,6 +258,7 @@ func TestAttentionSplit(t *testing.T) {
 				&shaders.QKRope{Step: sb.View(), P: p, QNorm: norm[0].View(), KNorm: norm[1].View(), Q: q, K: k.View(), V: v.View(),
 					F16: f16, Rows: capacity, Heads: heads, KVHeads: kvHeads, Dim: dim, Rope: rope, Eps: 1e-6},
 				&shaders.Attention{Step: sb.View(), Q: q, P: p, K: k.View(), V: v.View(), Y: r.y, F16: f16,
+					Carry: shaders.NewMat("carry", shaders.Scratch, capacity, 2*heads), MaxTokens: shape.Pages * shaders.PageTokens,
 					Rows: capacity, Heads: heads, KVHeads: kvHeads, Dim: dim, Scale: float32(1 / math.Sqrt(dim))})
 			tol := 5e-6
 			if f16 {
@@ -300,7 +302,7 @@ func TestAttentionRefuses(t *testing.T) {
 	big, _ := newPools(65, 16, false, fill)
 	good := shaders.Attention{Step: shaders.StepShape{Rows: 4, Seqs: 1, Pages: 1}.NewBuffer().View(),
 		Q: shaders.NewMat("q", shaders.Scratch, 4, 32), P: shaders.NewMat("p", shaders.Scratch, 4, 64), K: k.View(), V: v.View(),
-		Y: shaders.NewMat("y", shaders.Scratch, 4, 32), Rows: 4, Heads: 4, KVHeads: 2, Dim: 8, Scale: 1}
+		Y: shaders.NewMat("y", shaders.Scratch, 4, 32), Carry: shaders.NewMat("carry", shaders.Scratch, 4, 8), MaxTokens: 512, Rows: 4, Heads: 4, KVHeads: 2, Dim: 8, Scale: 1}
 	if _, err := good.Lower(p); err != nil {
 		t.Fatal(err)
 	}

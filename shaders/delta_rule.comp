@@ -16,6 +16,7 @@ layout(push_constant) uniform Push {
     uint dim;        // key indices and value columns of a head
     uint grouped;    // value heads per key head if they follow each other, 0 if key heads repeat in turn
     uint slot_first, slots; // the slots bound here
+    uint row_first, row_count; // the part of each run taken here
     float scale;
 } p;
 
@@ -37,8 +38,10 @@ void main() {
     if (seq >= step_seqs()) return;
     uint slot = run_slot(seq) - p.slot_first; // wraps around for slots before the window
     if (slot >= p.slots) return;
-    bool fresh = run_fresh(seq);
-    uint start = run_start(seq), end = start + run_len(seq);
+    // Of a long run several dispatches take a part each, the state carried between them as between steps.
+    if (p.row_first >= run_len(seq)) return;
+    bool fresh = run_fresh(seq) && p.row_first == 0u;
+    uint start = run_start(seq) + p.row_first, end = start + min(run_len(seq) - p.row_first, p.row_count);
     uint kh = p.grouped > 0u ? h / p.grouped : h % p.k_heads;
     uint matrix = p.off2 + (slot * p.v_heads + h) * p.dim * p.dim;
     // Offsets inside a row.
@@ -97,8 +100,8 @@ void main() {
 #else
     uint col = gl_GlobalInvocationID.x * 4u;
     if (col >= DIM) return;
-    // Columns beyond the matrix repeat the last one and are not stored.
-    uvec4 at = matrix + min(uvec4(col, col + 1u, col + 2u, col + 3u), DIM - 1u) * DIM;
+    // Columns beyond the matrix repeat the last one, down to what they store.
+    uvec4 cols = min(uvec4(col, col + 1u, col + 2u, col + 3u), DIM - 1u), at = matrix + cols * DIM;
     vec4 s[DIM];
     for (uint i = 0u; i < DIM; i++) {
         s[i] = vec4(0.0);
@@ -107,23 +110,19 @@ void main() {
     for (uint row = start; row < end; row++) {
         uint from = p.off1 + row * p.stride, to = p.off3 + row * p.out_stride + h * DIM;
         float decay = x[from + gate_at], beta = x[from + gate_at + p.v_heads];
-        vec4 sum = vec4(0.0), v;
+        uvec4 v_cols = from + v_at + cols;
+        vec4 v = vec4(x[v_cols.x], x[v_cols.y], x[v_cols.z], x[v_cols.w]), sum = vec4(0.0);
         for (uint i = 0u; i < DIM; i++) sum += x[from + k_at + i] * s[i];
-        for (uint c = 0u; c < 4u; c++) v[c] = x[from + v_at + min(col + c, DIM - 1u)];
         vec4 delta = beta * (v - decay * sum);
         sum = vec4(0.0);
         for (uint i = 0u; i < DIM; i++) {
             s[i] = decay * s[i] + x[from + k_at + i] * delta;
             sum += x[from + q_at + i] * s[i];
         }
-        for (uint c = 0u; c < 4u; c++) {
-            if (col + c < DIM) o[to + col + c] = sum[c] * p.scale;
-        }
+        for (uint c = 0u; c < 4u; c++) o[to + cols[c]] = sum[c] * p.scale;
     }
     for (uint i = 0u; i < DIM; i++) {
-        for (uint c = 0u; c < 4u; c++) {
-            if (col + c < DIM) state[at[c] + i] = s[i][c];
-        }
+        for (uint c = 0u; c < 4u; c++) state[at[c] + i] = s[i][c];
     }
 #endif
 }

@@ -32,7 +32,7 @@ type DeltaRule struct {
 const deltaColumns = 4
 
 func deltaRuleModules() []Module {
-	m := Module{Source: "delta_rule.comp", Buffers: 4, Params: 9}
+	m := Module{Source: "delta_rule.comp", Buffers: 4, Params: 11}
 	row, lanes := m, m
 	row.Name = "delta_rule.row"
 	lanes.Name, lanes.Defines = "delta_rule.lanes", []string{"LANES_PER_ROW"}
@@ -74,10 +74,18 @@ func (o *DeltaRule) Lower(p *Profile) ([]Dispatch, error) {
 	if o.Grouped {
 		grouped = uint32(o.VHeads / o.KHeads)
 	}
+	// loops counts the turns of the loops inside a row's, whether or not a compiler unrolls them.
 	module, spec, columns := "delta_rule.row", []uint32{rowGroup / deltaColumns, uint32(o.Dim)}, rowGroup
+	loops, fixed := 2*o.Dim+deltaColumns+1, (2+deltaColumns)*o.Dim
 	if p.LanesPerRow {
+		per := ceilDiv(o.Dim, int(p.Subgroup))
 		module, columns = "delta_rule.lanes", deltaColumns
-		spec = append(p.ReduceSpec(), uint32(ceilDiv(o.Dim, int(p.Subgroup))), deltaColumns)
+		spec = append(p.ReduceSpec(), uint32(per), deltaColumns)
+		loops, fixed = per+deltaColumns*(2*per+5)+1, 2*deltaColumns*(per+1)
+	}
+	rows, err := p.spans(o.Rows, loops, fixed)
+	if err != nil {
+		return nil, fmt.Errorf("delta_rule: %w", err)
 	}
 	groups, err := p.grid("delta_rule", ceilDiv(o.Dim, columns), o.VHeads, o.Seqs)
 	if err != nil {
@@ -89,14 +97,17 @@ func (o *DeltaRule) Lower(p *Profile) ([]Dispatch, error) {
 	}
 	var ds []Dispatch
 	for _, w := range windows {
-		ds = append(ds, Dispatch{
-			Module: module,
-			Spec:   spec,
-			Bind:   []Operand{R(o.Step), R(o.QKV.View), RW(w.view), W(o.O.View)},
-			Push: []uint32{uint32(o.QKV.Stride), uint32(o.O.Stride), uint32(o.KHeads), uint32(o.VHeads), uint32(o.Dim),
-				grouped, uint32(w.first), uint32(w.slots), math.Float32bits(float32(1 / math.Sqrt(float64(o.Dim))))},
-			Groups: groups,
-		})
+		for _, r := range rows {
+			ds = append(ds, Dispatch{
+				Module: module,
+				Spec:   spec,
+				Bind:   []Operand{R(o.Step), R(o.QKV.View), RW(w.view), W(o.O.View)},
+				Push: []uint32{uint32(o.QKV.Stride), uint32(o.O.Stride), uint32(o.KHeads), uint32(o.VHeads), uint32(o.Dim),
+					grouped, uint32(w.first), uint32(w.slots), uint32(r.first), uint32(r.count),
+					math.Float32bits(float32(1 / math.Sqrt(float64(o.Dim))))},
+				Groups: groups,
+			})
+		}
 	}
 	return ds, nil
 }

@@ -155,6 +155,7 @@ func TestDeltaRule(t *testing.T) {
 			s := c.shape
 			k := newDeltaCase(uint64(100+i), s, used, fresh)
 			step, data := kerneltest.Step(t, shaders.StepShape{Rows: s.rows, Seqs: s.seqs, Pages: 1}, c.runs, nil)
+			gdnStale(data, len(c.runs), s.seqs)
 			k.op.Step = step.View()
 			k.fill[step] = data
 
@@ -251,12 +252,11 @@ func TestDeltaRuleSplit(t *testing.T) {
 		}
 	}
 	// Every row of outputs, its two halves, and the two slots.
-	diff, dv := gdnDiffer(views[0], both.View, s.d, k.fill)
+	diff, _ := gdnDiffer(views[0], both.View, s.d, k.fill)
 	mm := diff.(*shaders.MatMul)
 	mm.Rows = s.rows
 	mm.Y = shaders.NewMat("differences", shaders.Result, s.rows, s.d)
 	k.fill[mm.Y.Buf] = kerneltest.Floats(gdnConst(s.rows*s.d, 7))
-	dv = mm.Y.View
 	sdiff, sv := gdnDiffer(views[len(views)-1], k.op.S.Buf.View(), n, k.fill)
 	for _, x := range []struct {
 		name     string
@@ -268,7 +268,7 @@ func TestDeltaRuleSplit(t *testing.T) {
 			run = append(run, gdnScheme{op, x.lanes, x.subgroup, 0})
 		}
 		kerneltest.Run(t, kerneltest.Case{Name: x.name, Ops: append(run, diff, sdiff), Fill: k.fill, Check: []kerneltest.Check{
-			{View: dv, Exact: true},
+			{View: mm.Y.View, Exact: true},
 			{View: sv, Exact: true},
 			{View: both.View, Tol: 2e-6},
 			{View: k.op.S.Slice(0, int64(n)*8), Tol: 2e-6},

@@ -15,6 +15,7 @@ layout(push_constant) uniform Push {
     uint k_heads, v_heads;
     uint dim;       // channels of a head
     uint slot_first, slots; // the slots bound here
+    uint row_first, row_count; // the part of each run taken here
     float eps;
 } p;
 
@@ -113,6 +114,10 @@ void main() {
     uint slot = run_slot(seq) - p.slot_first; // wraps around for slots before the window
     if (slot >= p.slots) return;
     uint heads = 2u * p.k_heads + p.v_heads, channels = heads * p.dim;
-    if (gl_WorkGroupID.x == heads) gates(run_start(seq), run_len(seq), channels);
-    else head(gl_WorkGroupID.x, run_start(seq), run_len(seq), channels, slot, run_fresh(seq));
+    // Of a long run several dispatches take a part each, the tail carried between them as between steps.
+    if (p.row_first >= run_len(seq)) return;
+    bool fresh = run_fresh(seq) && p.row_first == 0u;
+    uint start = run_start(seq) + p.row_first, rows = min(run_len(seq) - p.row_first, p.row_count);
+    if (gl_WorkGroupID.x == heads) gates(start, rows, channels);
+    else head(gl_WorkGroupID.x, start, rows, channels, slot, fresh);
 }

@@ -32,7 +32,7 @@ type GDNConv struct {
 }
 
 func gdnConvModules() []Module {
-	return []Module{{Name: "gdn_conv", Source: "gdn_conv.comp", Buffers: 7, Params: 11}}
+	return []Module{{Name: "gdn_conv", Source: "gdn_conv.comp", Buffers: 7, Params: 13}}
 }
 
 // channels is C, the number of convolved channels.
@@ -85,16 +85,25 @@ func (o *GDNConv) Lower(p *Profile) ([]Dispatch, error) {
 	if err != nil {
 		return nil, err
 	}
+	per := ceilDiv(o.Dim, int(p.Subgroup))
+	// The loops of a row's channels and, in the group of the gates, of its heads.
+	rows, err := p.spans(o.Rows, max(2*per+1, ceilDiv(o.VHeads, int(p.Subgroup))), 2*per+1)
+	if err != nil {
+		return nil, fmt.Errorf("gdn_conv: %w", err)
+	}
 	var ds []Dispatch
 	for _, w := range windows {
-		ds = append(ds, Dispatch{
-			Module: "gdn_conv",
-			Spec:   append(p.ReduceSpec(), uint32(ceilDiv(o.Dim, int(p.Subgroup)))),
-			Bind:   []Operand{R(o.Step), R(all), R(o.Conv), R(o.A), R(o.DtBias), RW(w.view), W(o.Out.View)},
-			Push: []uint32{uint32(o.P.Stride), uint32(uCol), uint32(betaCol), uint32(alphaCol), uint32(o.Out.Stride),
-				uint32(o.KHeads), uint32(o.VHeads), uint32(o.Dim), uint32(w.first), uint32(w.slots), math.Float32bits(o.Eps)},
-			Groups: groups,
-		})
+		for _, r := range rows {
+			ds = append(ds, Dispatch{
+				Module: "gdn_conv",
+				Spec:   append(p.ReduceSpec(), uint32(per)),
+				Bind:   []Operand{R(o.Step), R(all), R(o.Conv), R(o.A), R(o.DtBias), RW(w.view), W(o.Out.View)},
+				Push: []uint32{uint32(o.P.Stride), uint32(uCol), uint32(betaCol), uint32(alphaCol), uint32(o.Out.Stride),
+					uint32(o.KHeads), uint32(o.VHeads), uint32(o.Dim), uint32(w.first), uint32(w.slots),
+					uint32(r.first), uint32(r.count), math.Float32bits(o.Eps)},
+				Groups: groups,
+			})
+		}
 	}
 	return ds, nil
 }

@@ -31,6 +31,15 @@ func gdnSteps(t *testing.T, shape shaders.StepShape, steps [][]shaders.Run) (*sh
 	return buf, data, views
 }
 
+// gdnStale leaves runs of an earlier step in a step's unused entries, which no kernel may take for its own.
+func gdnStale(step []byte, seqs, capacity int) {
+	w := shaders.Words(step)
+	runs := w[w[8]:] // first row, rows, slot, flags (shaders/step.go)
+	for i := seqs; i < capacity; i++ {
+		copy(runs[4*i:], []uint32{0, 1, uint32(i) - 1, shaders.RunFresh})
+	}
+}
+
 // gdnScheme runs an op under its own choice of scheme and limits, whatever the device's profile says.
 type gdnScheme struct {
 	shaders.Op
@@ -267,6 +276,7 @@ func TestGDNConv(t *testing.T) {
 			}
 			k := newConvCase(uint64(i), c.shape, used, fresh)
 			step, data := kerneltest.Step(t, shaders.StepShape{Rows: c.shape.rows, Seqs: c.shape.seqs, Pages: 1}, c.runs, nil)
+			gdnStale(data, len(c.runs), c.shape.seqs)
 			k.op.Step = step.View()
 			k.fill[step] = data
 

@@ -3,6 +3,8 @@ package shaders
 import (
 	"fmt"
 	"unsafe"
+
+	"github.com/calderaml/caldera/gguf/quant"
 )
 
 // Memory gives twins the bytes behind views.
@@ -65,4 +67,9 @@ func castWords(w []uint32) []float32 {
 		return nil
 	}
 	return unsafe.Slice((*float32)(unsafe.Pointer(&w[0])), len(w))
+}
+
+// HalfPair returns the values of the two halves in a word, the low one first.
+func HalfPair(w uint32) (lo, hi float32) {
+	return quant.F16ToF32(uint16(w)), quant.F16ToF32(uint16(w >> 16))
 }

@@ -100,6 +100,17 @@ func R(v View) Operand  { return Operand{v, Read} }
 func W(v View) Operand  { return Operand{v, Write} }
 func RW(v View) Operand { return Operand{v, ReadWrite} }
 
+// Content says what an op writes into an operand, for those that compare devices with twins. Ops whose
+// outputs are not all values have a method Contents(operand int) Content.
+type Content uint8
+
+const (
+	Values  Content = iota // float32, equal up to rounding
+	Indices                // words, equal bit for bit
+	Halves                 // pairs of halves, equal up to their rounding
+	Notes                  // between the op's own dispatches; twins leave it alone
+)
+
 // Cost is what an op moves and computes when every row of the plan's capacity is in use. Weight bytes are
 // counted once, as a kernel that reads each weight once would.
 type Cost struct {
@@ -151,6 +162,30 @@ type Profile struct {
 	MaxBinding int64
 	// MaxGroups is the largest grid in x, y and z.
 	MaxGroups [3]uint32
+	// MaxLoops is how many times an invocation may go around all its loops together, 0 for no limit.
+	// Beyond it llvmpipe leaves every loop without an error (Mesa's LP_MAX_TGSI_LOOP_ITERATIONS), so
+	// kernels whose loops grow with the step are cut into dispatches that stay below.
+	MaxLoops int
+}
+
+// span is a part [first, first+count) of something that a kernel goes over.
+type span struct{ first, count int }
+
+// spans cuts n turns of a loop into dispatches: each turn goes around inner loops up to each times, and
+// what is outside the turns up to fixed times.
+func (p *Profile) spans(n, each, fixed int) ([]span, error) {
+	per := n
+	if p.MaxLoops > 0 {
+		per = (p.MaxLoops - fixed) / each
+	}
+	if per < 1 {
+		return nil, fmt.Errorf("one turn goes around %d loops, the device allows %d", each+fixed, p.MaxLoops)
+	}
+	var ss []span
+	for f := 0; f < n; f += per {
+		ss = append(ss, span{f, min(per, n-f)})
+	}
+	return ss, nil
 }
 
 // ReduceSpec returns the two constants that begin the specialization of every reducing kernel (see

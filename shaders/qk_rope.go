@@ -36,6 +36,14 @@ func (o *QKRope) Operands() []Operand {
 	return []Operand{R(o.Step), R(o.P.View), R(o.QNorm), R(o.KNorm), W(o.Q.View), W(o.K), W(o.V)}
 }
 
+// Contents says that F16 pages hold halves.
+func (o *QKRope) Contents(operand int) Content {
+	if operand >= 5 && o.F16 {
+		return Halves
+	}
+	return Values
+}
+
 func (o *QKRope) Cost() Cost {
 	q, kv := int64(o.Rows)*int64(o.Heads)*int64(o.Dim), int64(o.Rows)*int64(o.KVHeads)*int64(o.Dim)
 	return Cost{

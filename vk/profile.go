@@ -25,8 +25,17 @@ type Profile struct {
 	PushBytes      int
 	OffsetAlign    int64 // of a binding's offset
 	Timestamps     bool
-	Features       Features // what may be used, and what NewDevice enables
+	// LoopLimit is how many times an invocation may go around its loops, all together, before the driver
+	// ends them without an error; 0 is no limit. llvmpipe has one of 65535 (Mesa's
+	// LP_MAX_TGSI_LOOP_ITERATIONS), seen with Mesa 22.3; 26.1 does not show it.
+	LoopLimit int
+	Features  Features // what may be used, and what NewDevice enables
 }
+
+const (
+	driverLLVMpipe = 13    // VK_DRIVER_ID_MESA_LLVMPIPE
+	floorLoops     = 60000 // below 65535, with room for what a compiler may add
+)
 
 // profiles holds the restrictions by name. Each is applied to a profile that
 // has everything, so a restricted profile never claims more than the device has.
@@ -83,6 +92,9 @@ func ProfileFor(info DeviceInfo, name string) (Profile, error) {
 	if sg.Compute {
 		p.SubgroupOps = sg.Ops
 	}
+	if info.DriverID == driverLLVMpipe {
+		p.LoopLimit = floorLoops
+	}
 	restrict(&p)
 	return p, nil
 }
@@ -91,6 +103,7 @@ func restrictFloor(p *Profile) {
 	p.Features = Features{}
 	p.Unified = false
 	p.SubgroupFixed = false
+	p.LoopLimit = floorLoops
 	p.SubgroupOps &= SubgroupBasic | SubgroupArithmetic
 	p.MaxBinding = min(p.MaxBinding, floorRange)
 	p.MaxInvocations = min(p.MaxInvocations, floorInvocations)

@@ -9,9 +9,6 @@ type attention struct {
 }
 
 func (b *binder) attention(c *Config, blk string) attention {
-	if b.has(blk+"attn_qkv.weight") && !b.has(blk+"attn_q.weight") {
-		b.fail("%w: tensor %sattn_qkv.weight on an attention layer; only separate attn_q, attn_k and attn_v are known", ErrUnsupported, blk)
-	}
 	qk, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	return attention{
 		Q:     b.matrix(blk+"attn_q.weight", c.Embed, 2*qk), // query and gate of each head
@@ -38,7 +35,7 @@ func (s *stepBuilder) attention(a *attention, st *KVState, h shaders.Mat) {
 	})
 	y := s.scratch("attn_out", qk)
 	s.g.Add("attn_core", &shaders.Attention{
-		Step: s.step, Q: q, P: p, K: st.K.View(), V: st.V.View(), Y: y, F16: s.state.F16,
+		Step: s.step, Q: q, P: p, K: st.K.View(), V: st.V.View(), Y: y, Carry: s.scratch("attn_carry", 2*c.Heads), F16: s.state.F16,
 		Rows: s.shape.Rows, Heads: c.Heads, KVHeads: c.KVHeads, Dim: c.HeadDim, Scale: c.AttnScale,
 		MaxTokens: s.shape.Pages * shaders.PageTokens,
 	})

@@ -43,6 +43,20 @@ type Result struct {
 	GreedyWant    int
 }
 
+// Worst joins two results of the same case: the larger error of each kind, the fewer greedy tokens.
+func (r Result) Worst(o Result) Result {
+	return Result{
+		LastLogits:    max(r.LastLogits, o.LastLogits),
+		LogprobMedian: max(r.LogprobMedian, o.LogprobMedian),
+		Logprob99:     max(r.Logprob99, o.Logprob99),
+		LogprobMax:    max(r.LogprobMax, o.LogprobMax),
+		ArgmaxWrong:   max(r.ArgmaxWrong, o.ArgmaxWrong),
+		Positions:     max(r.Positions, o.Positions),
+		Greedy:        min(r.Greedy, o.Greedy),
+		GreedyWant:    max(r.GreedyWant, o.GreedyWant),
+	}
+}
+
 // Failures lists the bars a result misses.
 func (r Result) Failures(b Bars) []string {
 	var f []string

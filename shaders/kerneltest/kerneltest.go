@@ -83,6 +83,10 @@ var open = sync.OnceValue(func() rigSet {
 				}
 				die := scheduler.NewDie(dev)
 				die.Kernels.LanesPerRow, die.Kernels.OneSubgroup = s.lanes, s.one
+				if name == "floor" {
+					// Few enough that ops which may be cut into several dispatches are.
+					die.Kernels.MaxLoops = 2000
+				}
 				set.rigs = append(set.rigs, rig{fmt.Sprintf("%s/%s/%s", info.Name, name, s.name), die})
 			}
 		}

@@ -29,9 +29,19 @@ func main() {
 	kvs := flag.String("kv", "f32,f16", "KV cache types")
 	profiles := flag.String("profile", "auto,floor", "device profiles")
 	devices := flag.String("device", "", "only devices whose name contains this; \"none\" for no device")
+	verbose := flag.Bool("v", false, "a line for every batch size instead of the worst of them")
 	reference := flag.Bool("reference", true, "also run the reference backend")
 	flag.Parse()
-	err := run(*dir, *only, *devices, strings.Split(*batches, ","), strings.Split(*kvs, ","), strings.Split(*profiles, ","), *reference)
+	var sizes []int
+	for _, b := range strings.Split(*batches, ",") {
+		n, err := strconv.Atoi(b)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "oracle: -batch:", err)
+			os.Exit(2)
+		}
+		sizes = append(sizes, n)
+	}
+	err := run(*dir, *only, *devices, sizes, strings.Split(*kvs, ","), strings.Split(*profiles, ","), *reference, *verbose)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "oracle:", err)
 		if errors.Is(err, errBars) {
@@ -67,7 +77,7 @@ func targets(devices string, profiles []string, reference bool) ([]target, error
 	return ts, nil
 }
 
-func run(dir, only, devices string, batches, kvs, profiles []string, reference bool) error {
+func run(dir, only, devices string, batches []int, kvs, profiles []string, reference, verbose bool) error {
 	cases, err := oracle.Load(dir)
 	if err != nil {
 		return err
@@ -76,7 +86,7 @@ func run(dir, only, devices string, batches, kvs, profiles []string, reference b
 	if err != nil {
 		return err
 	}
-	fmt.Printf("| %-22s | %-36s | %-7s | %-3s | %5s | %9s | %9s | %9s | %6s | %6s | %s\n", "case", "device", "profile", "kv", "batch", "last", "lp 50 %", "lp 99 %", "argmax", "greedy", "verdict")
+	fmt.Printf("| %-22s | %-36s | %-7s | %-3s | %5s | %9s | %9s | %9s | %6s | %6s | %s\n", "case", "device", "profile", "kv", "rows", "last", "lp 50 %", "lp 99 %", "argmax", "greedy", "verdict")
 	missed, ran := 0, 0
 	for _, c := range cases {
 		if !strings.Contains(c.Name, only) {
@@ -84,23 +94,15 @@ func run(dir, only, devices string, batches, kvs, profiles []string, reference b
 		}
 		for _, t := range ts {
 			for _, kv := range kvs {
-				for _, b := range batches {
-					n, err := strconv.Atoi(b)
-					if err != nil {
-						return err
-					}
-					ok, err := one(c, t, kv, n)
-					if errors.Is(err, model.ErrUnsupported) {
-						continue
-					}
-					if err != nil {
-						return fmt.Errorf("%s on %s: %w", c.Name, t.label, err)
-					}
-					ran++
-					if !ok {
-						missed++
-					}
+				r, m, err := one(c, t, kv, batches, verbose)
+				if errors.Is(err, model.ErrUnsupported) {
+					continue
 				}
+				if err != nil {
+					return fmt.Errorf("%s on %s: %w", c.Name, t.label, err)
+				}
+				ran += r
+				missed += m
 			}
 		}
 	}
@@ -114,26 +116,52 @@ func run(dir, only, devices string, batches, kvs, profiles []string, reference b
 	return nil
 }
 
-func one(c oracle.Case, t target, kv string, batch int) (ok bool, err error) {
+// one runs a case on a target with every batch size, prints the worst, and returns how many runs that were
+// and how many missed a bar.
+func one(c oracle.Case, t target, kv string, batches []int, verbose bool) (ran, missed int, err error) {
 	e, err := engine.Open(engine.Config{
-		Path: filepath.Join(c.Dir, "model.gguf"), Backend: t.backend, Device: t.device, Profile: profile(t), KV: kv, Batch: batch, Context: 512, Check: true,
+		Path: filepath.Join(c.Dir, "model.gguf"), Backend: t.backend, Device: t.device, Profile: profile(t), KV: kv, Context: 512, Check: true,
 	})
 	if err != nil {
-		return false, err
+		return 0, 0, err
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
 	bars := conformance.BarsFor(c, kv)
-	r, err := conformance.Check(context.Background(), e, c, bars)
-	if err != nil {
-		return false, err
+	var worst conformance.Result
+	for i, batch := range batches {
+		if err := e.SetBatch(batch); err != nil {
+			return ran, missed, err
+		}
+		r, err := conformance.Check(context.Background(), e, c, bars)
+		if err != nil {
+			return ran, missed, err
+		}
+		ran++
+		if r.Error(bars) != nil {
+			missed++
+		}
+		if verbose {
+			row(c, t, kv, fmt.Sprint(batch), r, bars)
+		}
+		if i == 0 {
+			worst = r
+		}
+		worst = worst.Worst(r)
 	}
+	if !verbose {
+		row(c, t, kv, "all", worst, bars)
+	}
+	return ran, missed, nil
+}
+
+// row prints a line of the table.
+func row(c oracle.Case, t target, kv, rows string, r conformance.Result, bars conformance.Bars) {
 	verdict := "ok"
 	if f := r.Error(bars); f != nil {
 		verdict = f.Error()
 	}
-	fmt.Printf("| %-22s | %-36.36s | %-7s | %-3s | %5d | %9.2g | %9.2g | %9.2g | %6d | %3d/%2d | %s\n",
-		c.Name, t.label, t.profile, kv, batch, r.LastLogits, r.LogprobMedian, r.Logprob99, r.ArgmaxWrong, r.Greedy, r.GreedyWant, verdict)
-	return verdict == "ok", nil
+	fmt.Printf("| %-22s | %-36.36s | %-7s | %-3s | %5s | %9.2g | %9.2g | %9.2g | %6d | %3d/%2d | %s\n",
+		c.Name, t.label, t.profile, kv, rows, r.LastLogits, r.LogprobMedian, r.Logprob99, r.ArgmaxWrong, r.Greedy, r.GreedyWant, verdict)
 }
 
 func profile(t target) string {

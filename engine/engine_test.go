@@ -1,0 +1,403 @@
+package engine_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/calderaml/caldera/engine"
+	"github.com/calderaml/caldera/engine/demo"
+	"github.com/calderaml/caldera/engine/model"
+	"github.com/calderaml/caldera/engine/sample"
+	"github.com/calderaml/caldera/internal/conformance"
+	"github.com/calderaml/caldera/internal/oracle"
+	"github.com/calderaml/caldera/vk"
+)
+
+// rig is a way to run a model.
+type rig struct{ name, backend, device, profile string }
+
+// rigs lists every device under the auto and the floor profile, and the reference last.
+func rigs(t testing.TB) []rig {
+	t.Helper()
+	var rs []rig
+	if in, err := vk.Open(vk.Config{AppName: "caldera tests"}); err == nil {
+		for _, d := range in.Devices() {
+			for _, p := range []string{"auto", "floor"} {
+				rs = append(rs, rig{d.Name + "/" + p, engine.Vulkan, d.UUID, p})
+			}
+		}
+		in.Close()
+	} else {
+		t.Logf("no Vulkan here, only the reference is tested: %v", err)
+	}
+	return append(rs, rig{"reference", engine.Reference, "", ""})
+}
+
+// devices are the rigs without the reference, on one profile.
+func devices(t testing.TB, profile string) []rig {
+	rs := slices.DeleteFunc(rigs(t), func(r rig) bool { return r.profile != profile })
+	if len(rs) == 0 {
+		t.Skip("no Vulkan device")
+	}
+	return rs
+}
+
+func (r rig) open(t testing.TB, cfg engine.Config) *engine.Engine {
+	t.Helper()
+	cfg.Backend, cfg.Device, cfg.Profile, cfg.Check = r.backend, r.device, r.profile, true
+	e, err := engine.Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Close reports what the validation layers said.
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}
+
+func session(t testing.TB, e *engine.Engine) *engine.Session {
+	t.Helper()
+	s, err := e.NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// Every case that this version supports agrees with the reference on every rig. Batches and cache types go
+// around with the cases, so that all meet all over the whole; make oracle runs every combination.
+func TestOracle(t *testing.T) {
+	batches, kvs := []int{1, 7, 64, 512}, []string{"f32", "f32", "f16"}
+	turn := 0
+	for _, c := range oracle.Cases(t) {
+		for _, r := range rigs(t) {
+			kv, batch := kvs[turn%len(kvs)], batches[turn%len(batches)]
+			turn++
+			cfg := engine.Config{Path: c.Model(), KV: kv, Batch: batch, Context: 512}
+			if !runnable(t, cfg) {
+				continue
+			}
+			t.Run(c.Name+"/"+r.name+"/"+kv, func(t *testing.T) {
+				bars := conformance.BarsFor(c, kv)
+				got, err := conformance.Check(context.Background(), r.open(t, cfg), c, bars)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := got.Error(bars); err != nil {
+					t.Errorf("batch %d: %v", batch, err)
+				}
+			})
+		}
+	}
+}
+
+// runnable reports whether this version supports a model.
+func runnable(t *testing.T, cfg engine.Config) bool {
+	t.Helper()
+	cfg.Backend = engine.Reference
+	e, err := engine.Open(cfg)
+	if errors.Is(err, model.ErrUnsupported) {
+		return false
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return true
+}
+
+// demoConfig opens the embedded model.
+func demoConfig() engine.Config {
+	return engine.Config{Data: demo.Model(), Name: demo.Name, Context: 1024}
+}
+
+// demoResults is the part of demo.json that tests read.
+type demoResults struct {
+	Files map[string]struct {
+		Greedy []struct {
+			Prompt    string  `json:"prompt"`
+			PromptIDs []int32 `json:"prompt_ids"`
+			IDs       []int32 `json:"ids"`
+			Text      string  `json:"text"`
+		} `json:"greedy"`
+	} `json:"files"`
+}
+
+func readDemo(t testing.TB) demoResults {
+	t.Helper()
+	var d demoResults
+	b, err := os.ReadFile(oracle.DemoFile(t, "demo.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(b, &d); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// The demo model continues as measured elsewhere, token by token, and its tokenizer gives the prompts' ids.
+func TestDemoGreedy(t *testing.T) {
+	for i, r := range devices(t, "auto") {
+		for file, want := range readDemo(t).Files {
+			if file != "demo-q8_0.gguf" && i > 0 {
+				continue // the other files on one device: they share every kernel but the block type
+			}
+			t.Run(r.name+"/"+file, func(t *testing.T) {
+				e := r.open(t, engine.Config{Path: oracle.DemoFile(t, file), Context: 1024})
+				s := session(t, e)
+				for _, g := range want.Greedy {
+					if ids := e.Tokenizer().Encode(g.Prompt, true); !slices.Equal(ids, g.PromptIDs) {
+						t.Errorf("%q: tokens %v, want %v", g.Prompt, ids, g.PromptIDs)
+					}
+					s.Reset()
+					p := sample.Neutral()
+					p.Temperature = 0
+					var ids []int32
+					_, err := s.Generate(context.Background(), engine.Request{Prompt: g.PromptIDs, MaxTokens: len(g.IDs), Sample: p, IgnoreEOG: true},
+						func(id int32, _ string) error { ids = append(ids, id); return nil })
+					if err != nil {
+						t.Fatal(err)
+					}
+					if !slices.Equal(ids, g.IDs) {
+						t.Errorf("%q: %v, want %v (%q)", g.Prompt, ids, g.IDs, g.Text)
+					}
+				}
+			})
+		}
+	}
+}
+
+// The demo model's per-token losses on held-out text agree with those measured elsewhere.
+func TestDemoPerplexity(t *testing.T) {
+	tokens := readU16(t, oracle.DemoFile(t, "val_tokens.u16"))
+	want := readF32(t, oracle.DemoFile(t, "val_nll-q8_0.f32"))
+	const chunk, chunks = 512, 2
+	for _, r := range devices(t, "auto") {
+		t.Run(r.name, func(t *testing.T) {
+			cfg := demoConfig()
+			cfg.KV = "f32"
+			p, err := r.open(t, cfg).Perplexity(context.Background(), tokens[:chunk*chunks], chunk, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(p.NLL) != chunks*(chunk-1) {
+				t.Fatalf("%d losses", len(p.NLL))
+			}
+			far := 0
+			for i, v := range p.NLL {
+				if math.Abs(float64(v-want[i])) > 2e-3 {
+					far++
+				}
+			}
+			if far*100 > len(p.NLL) {
+				t.Errorf("%d of %d losses differ by more than 2e-3", far, len(p.NLL))
+			}
+		})
+	}
+}
+
+// Verification passes on every device, and names the kernel when one is damaged.
+func TestVerify(t *testing.T) {
+	tokens := demoTokens(t, 40)
+	for _, r := range devices(t, "auto") {
+		t.Run(r.name, func(t *testing.T) {
+			v, err := r.open(t, demoConfig()).Verify(context.Background(), tokens)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !v.OK() || len(v.Ops) == 0 {
+				t.Errorf("first failing op: %+v, logits %+v", v.First, v.Logits)
+			}
+		})
+	}
+}
+
+func TestVerifyFindsDamage(t *testing.T) {
+	tokens := demoTokens(t, 12)
+	r := devices(t, "auto")[0]
+	for _, kernel := range []string{
+		"embed", "rmsnorm", "matmul", "gdn_conv", "delta_rule", "gated_norm", "qk_rope", "attention", "router", "expert_gate_up", "expert_down",
+	} {
+		t.Run(kernel, func(t *testing.T) {
+			cfg := demoConfig()
+			cfg.BreakKernel, cfg.KV = kernel, "f32"
+			v, err := r.open(t, cfg).Verify(context.Background(), tokens)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if v.First == nil || v.First.Kernel != kernel {
+				t.Errorf("first failing op is %+v", v.First)
+			}
+		})
+	}
+}
+
+// Decoding replays: nothing is recorded, made or allocated on the device between tokens, and a token is one
+// submission.
+func TestDecodeReplays(t *testing.T) {
+	r := devices(t, "auto")[0]
+	e := r.open(t, demoConfig())
+	s := session(t, e)
+	ctx := context.Background()
+	if _, err := s.Top(ctx, demoTokens(t, 8), 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Top(ctx, []int32{5}, 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	before := e.DeviceStats()
+	const n = 20
+	for range n {
+		if _, err := s.Top(ctx, []int32{5}, 1, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := e.DeviceStats().Sub(before)
+	if d.Submits != n {
+		t.Errorf("%d submissions for %d tokens", d.Submits, n)
+	}
+	if d.Pipelines != 0 || d.Allocations != 0 || d.Copies != 0 {
+		t.Errorf("between tokens: %+v", d)
+	}
+	counts, err := e.DecodeCounts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if counts.Dispatches == 0 || counts.Barriers == 0 || counts.Barriers > counts.Dispatches {
+		t.Errorf("counts %+v", counts)
+	}
+}
+
+// What a session refuses, it refuses with numbers and without losing what it holds.
+func TestSessionErrors(t *testing.T) {
+	e := rig{backend: engine.Reference}.open(t, engine.Config{Data: demo.Model(), Name: demo.Name, Context: 16})
+	s := session(t, e)
+	ctx := context.Background()
+	if _, err := e.NewSession(); err == nil {
+		t.Error("a second session opened")
+	}
+	tokens := demoTokens(t, 10)
+	if err := s.Prefill(ctx, tokens); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name   string
+		tokens []int32
+		want   string
+	}{
+		{"none", nil, "no tokens"},
+		{"too many", make([]int32, 7), "10 tokens are in it and 7 more do not fit 16"},
+		{"negative", []int32{-1}, "outside the vocabulary"},
+		{"too large", []int32{1 << 20}, "outside the vocabulary"},
+	} {
+		if err := s.Prefill(ctx, c.tokens); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	if err := s.Prefill(ctx, make([]int32, 7)); !errors.Is(err, engine.ErrContextFull) {
+		t.Errorf("context full: %v", err)
+	}
+	cancelled, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := s.Prefill(cancelled, tokens[:1]); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	if s.Len() != 10 {
+		t.Errorf("the session holds %d tokens", s.Len())
+	}
+	// It goes on as if nothing had been refused.
+	got, err := s.Last(ctx, tokens[:2])
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := slices.Clone(got)
+	s.Reset()
+	want, err := s.Last(ctx, append(slices.Clone(tokens), tokens[:2]...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !closeTo(kept, want, 1e-4) {
+		t.Error("refused calls changed the sequence")
+	}
+}
+
+func TestOpenErrors(t *testing.T) {
+	junk := filepath.Join(t.TempDir(), "junk.gguf")
+	if err := os.WriteFile(junk, []byte("GGUF but not really"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, want string
+		cfg        engine.Config
+	}{
+		{"no model", "no model", engine.Config{}},
+		{"backend", "backend", engine.Config{Path: junk, Backend: "cuda"}},
+		{"kv", "KV cache type", engine.Config{Path: junk, KV: "q3"}},
+		{"batch", "batch", engine.Config{Path: junk, Batch: 513}},
+		{"junk", "junk.gguf", engine.Config{Path: junk}},
+		{"missing", "absent.gguf", engine.Config{Path: filepath.Join(t.TempDir(), "absent.gguf")}},
+		{"context", "context of 4096", engine.Config{Data: demo.Model(), Name: demo.Name, Backend: engine.Reference, Context: 4096}},
+	} {
+		e, err := engine.Open(c.cfg)
+		if err == nil {
+			e.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+// demoTokens are the first tokens of the held-out text.
+func demoTokens(t testing.TB, n int) []int32 {
+	return readU16(t, oracle.DemoFile(t, "val_tokens.u16"))[:n]
+}
+
+func readU16(t testing.TB, path string) []int32 {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := make([]int32, len(b)/2)
+	for i := range ids {
+		ids[i] = int32(b[2*i]) | int32(b[2*i+1])<<8
+	}
+	return ids
+}
+
+func readF32(t testing.TB, path string) []float32 {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := make([]float32, len(b)/4)
+	for i := range f {
+		f[i] = math.Float32frombits(uint32(b[4*i]) | uint32(b[4*i+1])<<8 | uint32(b[4*i+2])<<16 | uint32(b[4*i+3])<<24)
+	}
+	return f
+}
+
+func closeTo(a, b []float32, tol float64) bool {
+	for i := range a {
+		if math.Abs(float64(a[i]-b[i])) > tol {
+			return false
+		}
+	}
+	return len(a) == len(b)
+}
