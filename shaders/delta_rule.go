@@ -75,7 +75,7 @@ func (o *DeltaRule) Lower(p *Profile) ([]Dispatch, error) {
 		grouped = uint32(o.VHeads / o.KHeads)
 	}
 	// loops counts the turns of the loops inside a row's, whether or not a compiler unrolls them.
-	module, spec, columns := "delta_rule.row", []uint32{rowGroup / deltaColumns, uint32(o.Dim)}, rowGroup
+	module, spec, columns := "delta_rule.row", []uint32{rowGroup, uint32(o.Dim)}, rowGroup*deltaColumns
 	loops, fixed := 2*o.Dim+deltaColumns+1, (2+deltaColumns)*o.Dim
 	if p.LanesPerRow {
 		per := ceilDiv(o.Dim, int(p.Subgroup))

@@ -2,6 +2,7 @@
 // Y[row] = the row of the embedding table that belongs to the row's token. One window of the table is bound:
 // rows of tokens outside it are left to the other windows' dispatches. A lane per group of 32 weights.
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 
 layout(push_constant) uniform Push {
     uint off0, off1, off2;

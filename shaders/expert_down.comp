@@ -1,7 +1,8 @@
 #version 450
 // Y += sum over a token's slots of weight * (W H[slot]) with the matrix of the expert in the slot.
-// ROW: one output per invocation. LANES: a workgroup shares an output.
+// A few outputs per invocation, or a workgroup shares one (LANES_PER_ROW).
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 
 layout(push_constant) uniform Push {
     uint off0, off1, off2, off3, off4, off5;
@@ -28,37 +29,37 @@ layout(set = 0, binding = 3) readonly buffer IdBuffer { uint ids[]; };
 layout(set = 0, binding = 4) readonly buffer FactorBuffer { float factor[]; };
 layout(set = 0, binding = 5) buffer YBuffer { float y[]; };
 
+#define TOKENS 1u // a token's experts differ from the next one's
+#define X(i) h[i]
+#include "tile.glsl"
+
 void main() {
     uint token = gl_WorkGroupID.y;
     if (token >= step_rows()) return;
-#ifdef LANES_PER_ROW
-    uint from = gl_WorkGroupID.x, hop = gl_NumWorkGroups.x, group0 = LANE, group_hop = LANES;
-#else
-    uint from = gl_GlobalInvocationID.x, hop = gl_NumWorkGroups.x * gl_WorkGroupSize.x, group0 = 0u, group_hop = 1u;
-#endif
-    for (uint row = from; row < p.n; row += hop) {
-        float acc = 0.0;
+    for (uint row = TILE_FROM; row < p.n; row += TILE_HOP) {
+        float acc[ROWS];
+        [[unroll]] for (uint r = 0u; r < ROWS; r++) acc[r] = 0.0;
         for (uint slot = 0u; slot < p.slots; slot++) {
             // Experts outside this binding are another dispatch's, or no expert's; the subtraction wraps.
             uint e = ids[p.off3 + token * p.slots + slot] - p.first;
             if (e >= p.bound) continue;
-            uint base = p.off1 * 4u + e * p.expert_bytes + row * p.row_bytes;
-            uint hi = p.off2 + token * p.h_stride + slot * p.k;
-            float sum = 0.0;
-            for (uint g = group0; g < p.k / 32u; g += group_hop) {
-                float w[32];
-                load32(base, g, w);
-                float s = 0.0;
-                for (uint j = 0u; j < 32u; j++) s += w[j] * h[hi + g * 32u + j];
-                sum += s;
-            }
-            acc += factor[p.off4 + token * p.slots + slot] * sum;
+            // Rows past the end repeat the last one and are not stored.
+            uint base[ROWS], xs[TOKENS];
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) base[r] = p.off1 * 4u + e * p.expert_bytes + min(row + r, p.n - 1u) * p.row_bytes;
+            xs[0] = p.off2 + token * p.h_stride + slot * p.k;
+            float sum[ROWS];
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) sum[r] = 0.0;
+            TILE_PRODUCT(base, xs, p.k / 32u, sum)
+            float f = factor[p.off4 + token * p.slots + slot];
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) acc[r] += f * sum[r];
         }
+        [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+            float v = acc[r];
 #ifdef LANES_PER_ROW
-        acc = wg_sum(acc);
-        if (LANE == 0u) y[p.off5 + token * p.y_stride + row] += acc;
-#else
-        y[p.off5 + token * p.y_stride + row] += acc;
+            v = wg_sum(v);
+            if (LANE != 0u) continue;
 #endif
+            if (row + r < p.n) y[p.off5 + token * p.y_stride + row + r] += v;
+        }
     }
 }

@@ -1,8 +1,9 @@
 #version 450
 // H[token][slot] = silu(G X) * (U X) with the matrices of the expert in the token's slot, all experts of all
 // tokens at once; without ids those of expert 0, TOKENS tokens at a time.
-// ROW: one output per invocation. LANES: a workgroup shares an output.
+// A few outputs per invocation, or a workgroup shares one (LANES_PER_ROW).
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 
 layout(push_constant) uniform Push {
     uint off0, off1, off2, off3, off4, off5;
@@ -48,6 +49,9 @@ void store(uint token, uint slot, uint row, float a, float b) {
     if (MODE == 2u) h[i] = silu(h[i]) * a;
 }
 
+#define X(i) x[i]
+#include "tile.glsl"
+
 void main() {
     uint tokens = step_rows(), t0 = gl_WorkGroupID.y / p.slots * TOKENS, slot = gl_WorkGroupID.y % p.slots;
     if (t0 >= tokens) return;
@@ -55,45 +59,35 @@ void main() {
     // An id that names no expert gives zeros, from the dispatch over the first experts alone.
     bool none = e >= p.experts;
     if (none ? p.first != 0u : e - p.first >= p.bound) return;
-#ifdef LANES_PER_ROW
-    uint from = gl_WorkGroupID.x, hop = gl_NumWorkGroups.x, group0 = LANE, group_hop = LANES;
-#else
-    uint from = gl_GlobalInvocationID.x, hop = gl_NumWorkGroups.x * gl_WorkGroupSize.x, group0 = 0u, group_hop = 1u;
-#endif
     uint groups = none ? 0u : p.k / 32u;
-    for (uint row = from; row < p.n; row += hop) {
-        float a[TOKENS], b[TOKENS];
-        for (uint t = 0u; t < TOKENS; t++) a[t] = b[t] = 0.0;
-        uint base = (e - p.first) * p.expert_bytes + row * p.row_bytes;
-        for (uint g = group0; g < groups; g += group_hop) {
-            float v[32], w[32];
-            load32(p.off1 * 4u + base, g, v);
-            if (MODE == 0u) {
-                weight_second = true;
-                load32(p.off2 * 4u + base, g, w);
-                weight_second = false;
-            }
-            for (uint t = 0u; t < TOKENS; t++) {
-                // Tokens past the end repeat the last one and are not stored.
-                uint xi = p.off3 + min(t0 + t, tokens - 1u) * p.x_stride + g * 32u;
-                float s = 0.0, u = 0.0;
-                for (uint j = 0u; j < 32u; j++) {
-                    float xj = x[xi + j];
-                    s += v[j] * xj;
-                    if (MODE == 0u) u += w[j] * xj;
-                }
-                a[t] += s;
-                b[t] += u;
-            }
+    // Tokens and rows past the end repeat the last one and are not stored.
+    uint xs[TOKENS];
+    [[unroll]] for (uint t = 0u; t < TOKENS; t++) xs[t] = p.off3 + min(t0 + t, tokens - 1u) * p.x_stride;
+    for (uint row = TILE_FROM; row < p.n; row += TILE_HOP) {
+        float a[TOKENS * ROWS], b[TOKENS * ROWS];
+        [[unroll]] for (uint i = 0u; i < TOKENS * ROWS; i++) a[i] = b[i] = 0.0;
+        uint first[ROWS], second[ROWS];
+        [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+            uint at = (e - p.first) * p.expert_bytes + min(row + r, p.n - 1u) * p.row_bytes;
+            first[r] = p.off1 * 4u + at;
+            second[r] = p.off2 * 4u + at;
         }
-        for (uint t = 0u; t < TOKENS; t++) {
+        TILE_PRODUCT(first, xs, groups, a)
+        if (MODE == 0u) {
+            weight_second = true;
+            TILE_PRODUCT(second, xs, groups, b)
+            weight_second = false;
+        }
+        [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                float g = a[t * ROWS + r], u = b[t * ROWS + r];
 #ifdef LANES_PER_ROW
-            a[t] = wg_sum(a[t]);
-            if (MODE == 0u) b[t] = wg_sum(b[t]);
-            if (LANE == 0u && t0 + t < tokens) store(t0 + t, slot, row, a[t], b[t]);
-#else
-            if (t0 + t < tokens) store(t0 + t, slot, row, a[t], b[t]);
+                g = wg_sum(g);
+                if (MODE == 0u) u = wg_sum(u);
+                if (LANE != 0u) continue;
 #endif
+                if (t0 + t < tokens && row + r < p.n) store(t0 + t, slot, row + r, g, u);
+            }
         }
     }
 }

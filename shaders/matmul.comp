@@ -1,7 +1,8 @@
 #version 450
 // Y = W X for a block of tokens, or Y += W X, with an optional factor per token.
-// ROW: one weight row per invocation, TOKENS tokens at a time. LANES: a workgroup shares a weight row.
+// A few weight rows per invocation, or a workgroup shares one (LANES_PER_ROW), TOKENS tokens at a time.
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 
 layout(push_constant) uniform Push {
     uint off0, off1, off2, off3, off4;
@@ -36,36 +37,30 @@ void store(uint token, uint row, float v) {
     y[i] = v;
 }
 
+#define X(i) x[i]
+#include "tile.glsl"
+
 void main() {
     uint tokens = step_count(p.count), t0 = gl_WorkGroupID.y * TOKENS;
     if (t0 >= tokens) return;
+    // Tokens and rows past the end repeat the last one and are not stored.
+    uint xs[TOKENS];
+    [[unroll]] for (uint t = 0u; t < TOKENS; t++) xs[t] = p.off2 + min(t0 + t, tokens - 1u) * p.x_stride;
+    for (uint row = TILE_FROM; row < p.n; row += TILE_HOP) {
+        float acc[TOKENS * ROWS];
+        [[unroll]] for (uint i = 0u; i < TOKENS * ROWS; i++) acc[i] = 0.0;
+        uint base[ROWS];
+        [[unroll]] for (uint r = 0u; r < ROWS; r++) base[r] = p.off1 * 4u + min(row + r, p.n - 1u) * p.row_bytes;
+        TILE_PRODUCT(base, xs, p.k / 32u, acc)
+        [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                float v = acc[t * ROWS + r];
 #ifdef LANES_PER_ROW
-    uint first = gl_WorkGroupID.x, hop = gl_NumWorkGroups.x, group0 = LANE, group_hop = LANES;
-#else
-    uint first = gl_GlobalInvocationID.x, hop = gl_NumWorkGroups.x * gl_WorkGroupSize.x, group0 = 0u, group_hop = 1u;
+                v = wg_sum(v);
+                if (LANE != 0u) continue;
 #endif
-    for (uint row = first; row < p.n; row += hop) {
-        float acc[TOKENS];
-        for (uint t = 0u; t < TOKENS; t++) acc[t] = 0.0;
-        uint base = p.off1 * 4u + row * p.row_bytes;
-        for (uint g = group0; g < p.k / 32u; g += group_hop) {
-            float w[32];
-            load32(base, g, w);
-            for (uint t = 0u; t < TOKENS; t++) {
-                // Tokens past the end repeat the last one and are not stored.
-                uint xi = p.off2 + min(t0 + t, tokens - 1u) * p.x_stride + g * 32u;
-                float s = 0.0;
-                for (uint j = 0u; j < 32u; j++) s += w[j] * x[xi + j];
-                acc[t] += s;
+                if (t0 + t < tokens && row + r < p.n) store(t0 + t, row + r, v);
             }
-        }
-        for (uint t = 0u; t < TOKENS; t++) {
-#ifdef LANES_PER_ROW
-            acc[t] = wg_sum(acc[t]);
-            if (LANE == 0u && t0 + t < tokens) store(t0 + t, row, acc[t]);
-#else
-            if (t0 + t < tokens) store(t0 + t, row, acc[t]);
-#endif
         }
     }
 }

@@ -94,12 +94,18 @@ func (p *Profile) weightSpec(rows, tokens int) (spec []uint32, groups int) {
 	if p.LanesPerRow {
 		return append(p.ReduceSpec(), t), min(rows, int(p.MaxGroups[0]))
 	}
-	return []uint32{rowGroup, t}, min(ceilDiv(rows, rowGroup), int(p.MaxGroups[0]))
+	return []uint32{rowGroup, t}, min(ceilDiv(rows, rowGroup*tileRows), int(p.MaxGroups[0]))
 }
 
-// rowGroup is the workgroup size of the row-per-lane scheme. Software devices do not care between 8 and
-// 512 (vulkan-platform.md 6); 32 gives two cores something to share even for short matrices.
-const rowGroup = 32
+// rowGroup is the workgroup size of the row-per-lane scheme, and tileRows the number of weight rows that an
+// invocation of it takes (ROWS of common/tile.glsl). A value that is loaded is used for all of them: on
+// llvmpipe 22 a load costs some 20 cycles a lane and four rows are 3 to 5 times as fast as one, eight slower
+// again; on llvmpipe 26 four and one are alike. Groups are small so that short matrices still
+// occupy every processor; between 8 and 512 software devices do not care (vulkan-platform.md 6).
+const (
+	rowGroup = 8
+	tileRows = 4
+)
 
 func (o *MatMul) Kernel() string { return "matmul" }
 

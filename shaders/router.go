@@ -37,6 +37,14 @@ func (o *Router) Operands() []Operand {
 	return []Operand{R(o.Step), R(o.Logits.View), W(o.Ids), W(o.Weights)}
 }
 
+// Contents says that the ids are indices.
+func (o *Router) Contents(operand int) Content {
+	if operand == 2 {
+		return Indices
+	}
+	return Values
+}
+
 func (o *Router) Cost() Cost {
 	r, x, k := int64(o.Rows), int64(o.Experts), int64(o.K)
 	return Cost{Bytes: 4 * r * (x + 2*k), Flops: r * (3*x + 2*k)}

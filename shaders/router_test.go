@@ -74,7 +74,7 @@ func TestRouter(t *testing.T) {
 		{experts: 1, k: 1, spread: 1},
 		{experts: 31, k: 1, scale: -1.5, spread: 1},
 		{experts: 256, k: 40, spread: 0},                // all equal: experts 0 to 39
-		{experts: 60000, k: 2, scale: 3, spread: 0.001}, // so even that the floor of the sum binds
+		{experts: 20000, k: 1, scale: 3, spread: 0.001}, // so even that the floor of the sum binds
 	} {
 		name := fmt.Sprintf("%d of %d", c.k, c.experts)
 		r := kerneltest.Rand(uint64(i))
@@ -118,7 +118,7 @@ func TestRouter(t *testing.T) {
 				want := p / max(mass, math.Pow(2, -14)) * scale
 				near(t, fmt.Sprintf("%s row %d slot %d", name, row, s), weights[row*c.k+s], want, max(math.Abs(want), 1e-30), 1e-6)
 			}
-			if c.experts == 60000 && mass >= math.Pow(2, -14) {
+			if c.experts == 20000 && mass >= math.Pow(2, -14) {
 				t.Fatalf("%s: the floor does not bind", name)
 			}
 		}

@@ -5,8 +5,8 @@
 
 layout(push_constant) uniform Push {
     uint off0, off1, off2;
-    uint n;          // candidates of a row
-    uint chunk;      // candidates a workgroup looks at
+    uint n;          // logits of a row, or chunks
+    uint chunk;      // logits a workgroup looks at, or all the chunks
     uint src_stride; // words from row to row
     uint dst_stride;
     uint k;          // winners a chunk
@@ -15,8 +15,8 @@ layout(push_constant) uniform Push {
 #include "reduce.glsl"
 #include "step.glsl"
 layout(constant_id = 2) const uint MERGE = 0u;
-// Candidates: logits, or with MERGE pairs (id, logit). Read as words: their order is decided on integers,
-// where no NaN, flushed subnormal or fast-math comparison can upset it.
+// Logits, or with MERGE the pairs (id, logit) of the chunks' winners, p.k a chunk. Read as words: their order is
+// decided on integers, where no NaN, flushed subnormal or fast-math comparison can upset it.
 layout(set = 0, binding = 1) readonly buffer SourceBuffer { uint src[]; };
 layout(set = 0, binding = 2) writeonly buffer WinnerBuffer { uint dst[]; }; // pairs (id, logit)
 
@@ -30,11 +30,11 @@ uint rank(uint b) {
     return (b & 0x80000000u) != 0u ? b : ~b & 0x7fffffffu;
 }
 
-// Rank and id of a candidate.
-uvec2 candidate(uint base, uint i) {
+// Winner j of chunk i, or logit i: its rank and id.
+uvec2 candidate(uint base, uint i, uint j) {
     if (MERGE == 0u) return uvec2(rank(src[base + i]), i);
-    uint id = src[base + 2u * i];
-    return uvec2(id == NONE ? NONE : rank(src[base + 2u * i + 1u]), id);
+    uint at = base + 2u * (i * p.k + j);
+    return uvec2(rank(src[at + 1u]), src[at]);
 }
 
 void main() {
@@ -51,10 +51,16 @@ void main() {
             uvec2 last = best;
             best = uvec2(NONE);
             for (uint i = from + LANE; i < to; i += LANES) {
-                uvec2 c = candidate(base, i);
-                bool after = c.x > last.x || (c.x == last.x && c.y > last.y);
-                // Ids ascend, so that of equal ranks the first stays.
-                if (after && c.x < best.x) best = c;
+                // A chunk's winners are in order: the first that has not won is its best, which keeps this
+                // short whatever k is.
+                for (uint j = 0u; j < (MERGE == 0u ? 1u : p.k); j++) {
+                    uvec2 c = candidate(base, i, j);
+                    if (c.x > last.x || (c.x == last.x && c.y > last.y)) {
+                        // Ids ascend, so that of equal ranks the first stays.
+                        if (c.x < best.x) best = c;
+                        break;
+                    }
+                }
             }
         }
         uint r = wg_min(best.x);

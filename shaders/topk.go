@@ -27,14 +27,13 @@ const TopKMax = 64
 // topkNone is the id of a winner that does not exist.
 const topkNone = 0xffffffff
 
-// topkChunk is the number of logits a workgroup looks at for k winners. The more winners, the longer the
-// chunks: the second dispatch then merges about vocab/64 candidates whatever k is.
-func topkChunk(k int) int { return max(1024, 64*k) }
+// topkChunk is the number of logits a workgroup looks at.
+const topkChunk = 1024
 
 // TopKPart returns the scratch of a TopK: outs rows with a pair of words for each of the k winners of each
 // chunk of a vocabulary.
 func TopKPart(name string, vocab, k, outs int) Mat {
-	return NewMat(name, Scratch, outs, ceilDiv(vocab, topkChunk(k))*k*2)
+	return NewMat(name, Scratch, outs, ceilDiv(vocab, topkChunk)*k*2)
 }
 
 func topkModules() []Module {
@@ -47,14 +46,21 @@ func (o *TopK) Operands() []Operand {
 	return []Operand{R(o.Step), R(o.Logits.View), W(o.Part.View), W(o.Out)}
 }
 
+// Contents says that Part is the dispatches' own and that Out holds ids beside copied logits.
+func (o *TopK) Contents(operand int) Content {
+	if operand == 2 {
+		return Notes
+	}
+	return Indices
+}
+
 func (o *TopK) Cost() Cost {
 	r := int64(o.Outs)
 	return Cost{Bytes: 4 * r * int64(o.Logits.Width+2*o.Part.Width+2*o.K), Flops: r * int64(o.Logits.Width)}
 }
 
 func (o *TopK) Lower(p *Profile) ([]Dispatch, error) {
-	chunk := topkChunk(o.K)
-	chunks := ceilDiv(o.Logits.Width, chunk)
+	chunks := ceilDiv(o.Logits.Width, topkChunk)
 	switch {
 	case o.K < 1 || o.K > TopKMax:
 		return nil, fmt.Errorf("topk: %d winners; 1 to %d are possible", o.K, TopKMax)
@@ -67,13 +73,13 @@ func (o *TopK) Lower(p *Profile) ([]Dispatch, error) {
 	}
 	var ds []Dispatch
 	for merge, d := range []struct {
-		n, chunk, chunks int
+		n, chunk, groups int
 		src, dst         Mat
 	}{
-		{o.Logits.Width, chunk, chunks, o.Logits, o.Part},
-		{chunks * o.K, chunks * o.K, 1, o.Part, Mat{o.Out, o.K * 2, o.K * 2}},
+		{o.Logits.Width, topkChunk, chunks, o.Logits, o.Part},
+		{chunks, chunks, 1, o.Part, Mat{o.Out, o.K * 2, o.K * 2}},
 	} {
-		groups, err := p.grid("topk", d.chunks, o.Outs, 1)
+		groups, err := p.grid("topk", d.groups, o.Outs, 1)
 		if err != nil {
 			return nil, err
 		}

@@ -35,7 +35,7 @@ func TestTopK(t *testing.T) {
 		{vocab: 5000, k: 64},
 		{vocab: 4096 * 2, k: 64},
 		{vocab: 151936, k: 1},
-		{vocab: 248320, k: 40},
+		{vocab: 248320, k: 64},
 		{vocab: 1, k: 1},
 		{vocab: 1, k: 3},
 		{vocab: 17, k: 20},

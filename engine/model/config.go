@@ -8,6 +8,7 @@ package model
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/calderaml/caldera/gguf"
 )
@@ -56,7 +57,7 @@ func (c *Config) MoE() bool { return c.Experts > 0 }
 // A family is what distinguishes the architectures that share these blocks.
 type family struct {
 	moe     bool
-	grouped bool // head mapping of the files that its converter writes
+	grouped bool // head order of the files that its converter writes
 }
 
 var families = map[string]family{
@@ -78,11 +79,15 @@ func ReadConfig(f *gguf.File) (*Config, error) {
 	if !ok {
 		return nil, fmt.Errorf("%w: architecture %q; this version runs qwen35moe, qwen35 and qwen3next", ErrUnsupported, arch)
 	}
-	if t, err := f.String("general.type"); err == nil && t != "model" {
+	switch t, err := f.String("general.type"); {
+	case errors.Is(err, gguf.ErrMissing):
+	case err != nil:
+		return nil, err
+	case t != "model":
 		return nil, fmt.Errorf("%w: the file holds a %q, not a model", ErrUnsupported, t)
 	}
 	r := reader{f: f, arch: arch}
-	c := &Config{Arch: arch, Grouped: fam.grouped}
+	c := &Config{Arch: arch}
 	c.Name, _ = f.String("general.name")
 	blocks := r.int("block_count", 1, maxLayers)
 	c.MTP = r.optInt("nextn_predict_layers", 0, 0, maxLayers)
@@ -114,19 +119,17 @@ func ReadConfig(f *gguf.File) (*Config, error) {
 	c.KeyHeads = r.int("ssm.group_count", 1, 1<<12)
 	c.ValueHeads = r.int("ssm.time_step_rank", 1, 1<<14)
 	inner := r.int("ssm.inner_size", 1, 1<<24)
-	if reordered, err := f.Bool(arch + ".ssm.v_head_reordered"); err == nil && !fam.grouped {
-		c.Grouped = !reordered
-	}
+	c.Grouped = !r.optBool("ssm.v_head_reordered", !fam.grouped)
+	c.AttnScale = attnScale(r.optFloat("attention.scale", 0), c.HeadDim)
+	c.Recurrent = r.recurrent(blocks)
 	if r.err != nil {
 		return nil, r.err
 	}
-	scale := r.optFloat("attention.scale", 0)
-	c.AttnScale = attnScale(scale, c.HeadDim)
-	if c.Recurrent, err = r.recurrent(blocks); err != nil {
+	c.Recurrent = c.Recurrent[:c.Layers]
+	if err := c.check(inner); err != nil {
 		return nil, err
 	}
-	c.Recurrent = c.Recurrent[:c.Layers]
-	return c, c.check(inner)
+	return c, nil
 }
 
 // check enforces the rules that hold for every file of the family (model-qwen35.md section 2).
@@ -187,6 +190,8 @@ func (r *reader) float(key string) float32 {
 	v, err := r.f.Float32(r.arch + "." + key)
 	if err != nil {
 		r.fail(err)
+	} else if f := float64(v); math.IsNaN(f) || math.IsInf(f, 0) {
+		r.fail(fmt.Errorf("%s.%s is %g", r.arch, key, v))
 	}
 	return v
 }
@@ -198,16 +203,33 @@ func (r *reader) optFloat(key string, absent float32) float32 {
 	return r.float(key)
 }
 
+func (r *reader) optBool(key string, absent bool) bool {
+	if !r.f.Has(r.arch + "." + key) {
+		return absent
+	}
+	v, err := r.f.Bool(r.arch + "." + key)
+	if err != nil {
+		r.fail(err)
+	}
+	return v
+}
+
+// count is the number of values of a key, known before they are read: a hostile array is not expanded.
+func (r *reader) count(key string) int {
+	v, _ := r.f.Value(key)
+	return v.Len()
+}
+
 // kvHeads reads head_count_kv, a number or one number per layer with 0 where no layer attends.
 func (r *reader) kvHeads(blocks int) int {
 	key := r.arch + ".attention.head_count_kv"
+	if n := r.count(key); r.f.Has(key) && n != 1 && n != blocks {
+		r.fail(fmt.Errorf("%s has %d values for %d blocks", key, n, blocks))
+		return 1
+	}
 	ns, err := r.f.Ints(key)
 	if err != nil {
 		r.fail(err)
-		return 1
-	}
-	if len(ns) != 1 && len(ns) != blocks {
-		r.fail(fmt.Errorf("%s has %d values for %d blocks", key, len(ns), blocks))
 		return 1
 	}
 	heads := 0
@@ -229,25 +251,23 @@ func (r *reader) kvHeads(blocks int) int {
 
 // recurrent finds the kind of every block: the explicit list if there is one, else every interval-th block
 // attends.
-func (r *reader) recurrent(blocks int) ([]bool, error) {
+func (r *reader) recurrent(blocks int) []bool {
 	key := r.arch + ".attention.recurrent_layers"
 	if r.f.Has(key) {
+		if n := r.count(key); n != blocks {
+			r.fail(fmt.Errorf("%s has %d values for %d blocks", key, n, blocks))
+			return nil
+		}
 		list, err := r.f.Bools(key)
 		if err != nil {
-			return nil, err
+			r.fail(err)
 		}
-		if len(list) < blocks {
-			return nil, fmt.Errorf("%s has %d values for %d blocks", key, len(list), blocks)
-		}
-		return list, nil
+		return list
 	}
 	interval := r.optInt("full_attention_interval", 4, 1, maxLayers)
-	if r.err != nil {
-		return nil, r.err
-	}
 	list := make([]bool, blocks)
 	for i := range list {
 		list[i] = (i+1)%interval != 0
 	}
-	return list, nil
+	return list
 }

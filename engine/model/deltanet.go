@@ -27,6 +27,11 @@ func (b *binder) deltaNet(c *Config, blk string) deltaNet {
 			break
 		}
 	}
+	for _, name := range []string{blk + "ssm_in.weight", blk + "ssm_ba.weight"} {
+		if b.has(name) && !c.Grouped && c.KeyHeads != c.ValueHeads {
+			b.fail("%w: tensor %s holds its value heads in grouped order, the file's others are tiled", ErrUnsupported, name)
+		}
+	}
 	if b.has(blk + "ssm_in.weight") {
 		n.QKV, n.Gate = b.legacyIn(c, blk+"ssm_in.weight")
 	} else {

@@ -1,9 +1,6 @@
 package model
 
-import (
-	"github.com/calderaml/caldera/gguf"
-	"github.com/calderaml/caldera/shaders"
-)
+import "github.com/calderaml/caldera/shaders"
 
 // dense is a SwiGLU block: down(silu(gate h) * (up h)). It is also the shared expert of a mixture.
 type dense struct {
@@ -46,24 +43,30 @@ func (b *binder) moe(c *Config, blk string) moe {
 	m.SharedGate = b.matrix(blk+"ffn_gate_inp_shexp.weight", c.Embed, 1)
 	c.SharedFFN = b.width(blk+"ffn_down_shexp.weight", 0)
 	m.Shared = dense{
+		Down: b.matrix(blk+"ffn_down_shexp.weight", c.SharedFFN, c.Embed),
 		Gate: b.matrix(blk+"ffn_gate_shexp.weight", c.Embed, c.SharedFFN),
 		Up:   b.matrix(blk+"ffn_up_shexp.weight", c.Embed, c.SharedFFN),
-		Down: b.matrix(blk+"ffn_down_shexp.weight", c.SharedFFN, c.Embed),
 	}
 	return m
 }
 
-// width is a dimension of a tensor that exists.
+// width is a dimension of a tensor that says by its shape what no key says. The container allows 0.
 func (b *binder) width(name string, dim int) int {
 	t, ok := b.f.Tensor(name)
 	if !ok {
 		b.fail("tensor %s is missing", name)
 		return 0
 	}
-	return clampDim(t, dim)
+	n := t.Ne(dim)
+	if n == 0 || n > maxWidth {
+		b.fail("tensor %s has dimensions %v; %d is outside 1..%d", name, t.Dims, n, maxWidth)
+		return 0
+	}
+	return int(n)
 }
 
-func clampDim(t *gguf.Tensor, dim int) int { return int(min(t.Ne(dim), 1<<24)) }
+// maxWidth bounds sizes that are read off a tensor, so that products of them cannot overflow.
+const maxWidth = 1 << 24
 
 // dense adds x += down(silu(gate h) * up h), times a factor per row if there is one.
 func (s *stepBuilder) dense(name string, d *dense, h shaders.Mat, factor shaders.Mat) {
@@ -86,7 +89,7 @@ func (s *stepBuilder) moe(m *moe, h shaders.Mat) {
 		Step: s.step, Logits: logits, Ids: ids.View, Weights: weights.View,
 		Rows: s.shape.Rows, Experts: c.Experts, K: k, Scale: c.ExpertScale,
 	})
-	act := s.scratch("expert_act", k*c.ExpertFFN)
+	act := s.scratch("expert_act", k*m.Down.In) // layers may differ
 	s.g.Add("ffn_gate_up_exps", &shaders.ExpertGateUp{
 		Step: s.step, Gate: m.Gate, Up: m.Up, X: h, Ids: ids.View, H: act, Rows: s.shape.Rows, K: k,
 	})

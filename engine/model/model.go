@@ -70,12 +70,16 @@ func (m *Model) bind(f *gguf.File) error {
 
 func (b *binder) layer(c *Config, i int) layer {
 	blk := fmt.Sprintf("blk.%d.", i)
+	if b.has(blk+"attn_qkv.weight") && !c.Recurrent[i] && !b.has(blk+"ssm_a") && !b.has(blk+"attn_q.weight") {
+		b.fail("%w: tensor %sattn_qkv.weight on an attention layer; only separate attn_q, attn_k and attn_v are known", ErrUnsupported, blk)
+		return layer{}
+	}
 	if recurrent, attends := b.has(blk+"ssm_a"), b.has(blk+"attn_q.weight"); recurrent != c.Recurrent[i] || attends == c.Recurrent[i] {
-		want := "attention"
+		want := "an attention"
 		if c.Recurrent[i] {
-			want = "delta-net"
+			want = "a delta-net"
 		}
-		b.fail("layer %d is a %s layer by the metadata, but tensor %sssm_a is present: %t, %sattn_q.weight: %t", i, want, blk, recurrent, blk, attends)
+		b.fail("layer %d is %s layer by the metadata, but tensor %sssm_a is present: %t, %sattn_q.weight: %t", i, want, blk, recurrent, blk, attends)
 		return layer{}
 	}
 	l := layer{

@@ -21,7 +21,7 @@ type RopeConfig struct {
 // for these models.
 func (r *reader) rope(headDim int) RopeConfig {
 	c := RopeConfig{Base: float64(r.float("rope.freq_base")), Dims: r.int("rope.dimension_count", 2, headDim)}
-	if r.err == nil && (c.Base <= 1 || math.IsInf(c.Base, 0) || math.IsNaN(c.Base)) {
+	if r.err == nil && c.Base <= 1 {
 		r.fail(fmt.Errorf("%s.rope.freq_base is %g", r.arch, c.Base))
 	}
 	kind, err := r.f.String(r.arch + ".rope.scaling.type")
@@ -32,7 +32,7 @@ func (r *reader) rope(headDim int) RopeConfig {
 	case kind == "yarn":
 		c.Factor = float64(r.float("rope.scaling.factor"))
 		c.Original = r.int("rope.scaling.original_context_length", 1, 1<<27)
-		if r.err == nil && !(c.Factor >= 1 && c.Factor <= 1024) {
+		if r.err == nil && (c.Factor < 1 || c.Factor > 1024) {
 			r.fail(fmt.Errorf("%s.rope.scaling.factor is %g", r.arch, c.Factor))
 		}
 	default:

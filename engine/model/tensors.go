@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/calderaml/caldera/engine/weights"
 	"github.com/calderaml/caldera/gguf"
@@ -82,7 +83,8 @@ func (b *binder) stack(name string, in, out, experts int) shaders.Matrix {
 	return shaders.Matrix{View: b.file(t), Name: name, Type: t.Type, In: in, Out: out, Experts: experts}
 }
 
-// readable refuses types that no kernel reads, by tensor and type.
+// readable refuses what no kernel reads: types, by tensor and type, short rows, and values that another
+// tensor multiplies, as in NVFP4 files (model-qwen35.md 3.1).
 func (b *binder) readable(t *gguf.Tensor, in int) bool {
 	if !shaders.HasKernel(t.Type) {
 		b.fail("%w: tensor %s is %v, a block type that this version has no kernel for", ErrUnsupported, t.Name, t.Type)
@@ -90,6 +92,10 @@ func (b *binder) readable(t *gguf.Tensor, in int) bool {
 	}
 	if in%32 != 0 {
 		b.fail("%w: tensor %s has rows of %d weights; kernels need a multiple of 32", ErrUnsupported, t.Name, in)
+		return false
+	}
+	if scale := strings.TrimSuffix(t.Name, ".weight") + ".scale"; b.has(scale) {
+		b.fail("%w: tensor %s scales %s; no kernel applies it", ErrUnsupported, scale, t.Name)
 		return false
 	}
 	return true

@@ -17,11 +17,19 @@ bool weight_second = false;
 #define WORD(i) weight_words[i]
 #endif
 
-// The 32-bit word at an even byte address.
-uint word_at(uint b) {
-    uint i = b >> 2u;
-    return (b & 2u) == 0u ? WORD(i) : (WORD(i) >> 16u) | (WORD(i + 1u) << 16u);
-}
+// N words at even byte address b. Without a branch, as some compilers take minutes over dozens of them, and
+// without touching a word that holds none of the bytes asked for.
+#define WORDS_AT(N) { \
+        uint i = b >> 2u, odd = (b >> 1u) & 1u, word = WORD(i); \
+        [[unroll]] for (uint j = 0u; j < N; j++) { \
+            uint next = WORD(i + j + (j + 1u < N ? 1u : odd)); \
+            uint crossed = (word >> 16u) | (next << 16u); \
+            v[j] = odd != 0u ? crossed : word; \
+            word = next; \
+        } \
+    }
+void words_at(uint b, out uint v[8]) WORDS_AT(8u)
+void words_at(uint b, out uint v[4]) WORDS_AT(4u)
 uint half_at(uint b) { return (WORD(b >> 2u) >> ((b & 2u) * 8u)) & 0xffffu; }
 uint byte_at(uint b) { return (WORD(b >> 2u) >> ((b & 3u) * 8u)) & 0xffu; }
 // The value of an IEEE half given its 16 bits.

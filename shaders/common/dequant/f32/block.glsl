@@ -1,4 +1,4 @@
 void load32(uint row, uint g, out float v[32]) {
     uint i = (row >> 2u) + g * 32u;
-    for (uint j = 0u; j < 32u; j++) v[j] = uintBitsToFloat(WORD(i + j));
+    [[unroll]] for (uint j = 0u; j < 32u; j++) v[j] = uintBitsToFloat(WORD(i + j));
 }

@@ -1,11 +1,11 @@
 // 18 bytes for 32 weights: half d, 16 bytes; byte j holds elements j (low nibble) and j+16; (n-8)*d.
 void load32(uint row, uint g, out float v[32]) {
-    uint b = row + g * 18u;
+    uint b = row + g * 18u, q[4];
     float d = half_value(half_at(b));
-    for (uint j = 0u; j < 4u; j++) {
-        uint q = word_at(b + 2u + 4u * j);
-        for (uint i = 0u; i < 4u; i++) {
-            uint n = q >> (8u * i);
+    words_at(b + 2u, q);
+    [[unroll]] for (uint j = 0u; j < 4u; j++) {
+        [[unroll]] for (uint i = 0u; i < 4u; i++) {
+            uint n = q[j] >> (8u * i);
             v[4u * j + i] = (float(n & 15u) - 8.0) * d;
             v[4u * j + i + 16u] = (float((n >> 4u) & 15u) - 8.0) * d;
         }

@@ -6,9 +6,9 @@ void load32(uint row, uint g, out float v[32]) {
     uvec2 sm = k_scale_min(b + 4u, s);
     float d = dm.x * float(sm.x), m = dm.y * float(sm.y);
     uint h0 = (b + 16u) >> 2u, q0 = (b + 48u + 32u * (s >> 1u)) >> 2u, sh = 4u * (s & 1u);
-    for (uint j = 0u; j < 8u; j++) {
+    [[unroll]] for (uint j = 0u; j < 8u; j++) {
         uint q = WORD(q0 + j) >> sh, h = WORD(h0 + j) >> s;
-        for (uint i = 0u; i < 4u; i++)
+        [[unroll]] for (uint i = 0u; i < 4u; i++)
             v[4u * j + i] = d * float(((q >> (8u * i)) & 15u) | (((h >> (8u * i)) & 1u) << 4u)) - m;
     }
 }
