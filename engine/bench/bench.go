@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/calderaml/caldera/engine"
+	"github.com/calderaml/caldera/vk"
 )
 
 // A Test is one row of a benchmark: tokens of prompt and of generation, and tokens in the context before them.
@@ -80,7 +81,8 @@ type Result struct {
 	// Recorded is how many plans were recorded while measuring, which must be none after a warm-up; -1 when the
 	// engine does not count them.
 	Recorded int
-	Decode   engine.Counts // what one decoded token does
+	Decode   engine.Counts // what one decoded token does by its plan
+	Device   vk.Stats      // what the device did in all samples
 }
 
 // PerSecond are the samples as tokens per second.
@@ -90,6 +92,15 @@ func (r *Result) PerSecond() []float64 {
 		v[i] = float64(r.Tokens()) / d.Seconds()
 	}
 	return v
+}
+
+// Unplanned is how many submissions more than planned the device got while a test that only generates was measured:
+// copies between tokens, for instance. It is 0 for tests with a prompt, whose steps are not counted here.
+func (r *Result) Unplanned() int64 {
+	if r.Prompt > 0 {
+		return 0
+	}
+	return r.Device.Submits - int64(r.Decode.Submits)*int64(r.Gen*len(r.Samples))
 }
 
 // HostPerToken is the mean time per token that was spent in Go outside of submitting work and waiting for it.
@@ -107,7 +118,7 @@ func Run(ctx context.Context, e *engine.Engine, t Test, o Options) (*Result, err
 		return nil, err
 	}
 	defer s.Close()
-	l := &loop{ctx: ctx, s: s, t: t, random: rand.New(rand.NewPCG(o.Seed, uint64(t.Context()))), vocab: e.Model().Vocab}
+	l := &loop{ctx: ctx, e: e, s: s, t: t, random: rand.New(rand.NewPCG(o.Seed, uint64(t.Context()))), vocab: e.Model().Vocab}
 	r := &Result{Test: t, Start: time.Now()}
 	if !o.NoWarmup {
 		if err := l.warmUp(); err != nil {
@@ -161,6 +172,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 // A loop runs the repetitions of a test.
 type loop struct {
 	ctx    context.Context
+	e      *engine.Engine
 	s      *engine.Session
 	t      Test
 	random *rand.Rand
@@ -211,7 +223,7 @@ func (l *loop) repetition(r *Result) error {
 		}
 	}
 	prompt, gen := l.tokens(l.t.Prompt), l.tokens(l.t.Gen)
-	busy, start := l.s.Busy, time.Now()
+	before, busy, start := l.e.DeviceStats(), l.s.Busy, time.Now()
 	if len(prompt) > 0 {
 		if err := l.feed(prompt); err != nil {
 			return err
@@ -226,5 +238,7 @@ func (l *loop) repetition(r *Result) error {
 	took := time.Since(start)
 	r.Samples = append(r.Samples, took)
 	r.Host += max(0, took-(l.s.Busy-busy))
+	d := l.e.DeviceStats().Sub(before)
+	r.Device = d.Sub(vk.Stats{}.Sub(r.Device)) // the sum
 	return nil
 }

@@ -73,6 +73,8 @@ type Record struct {
 	ScratchBytes   int64  `json:"scratch_bytes"`
 	HostNSPerToken int64  `json:"host_ns_per_token"` // in Go outside of submitting and waiting
 	RecordedAgain  int    `json:"recorded_again"`    // plans recorded while measuring; -1 unknown
+	PipelinesMade  int64  `json:"pipelines_made"`    // while measuring
+	Unplanned      int64  `json:"unplanned_submits"` // beyond the plan's, while only generating
 	TTFTNS         int64  `json:"ttft_ns"`           // prompt to its last logits, mean; 0 without a prompt
 	Warmup         bool   `json:"warmup"`
 	ColdNS         int64  `json:"cold_ns"` // the warm-up
@@ -118,6 +120,7 @@ func NewRecord(e *engine.Engine, s Setup, r *Result) Record {
 		Ops: r.Decode.Ops, Dispatches: r.Decode.Dispatches, Barriers: r.Decode.Barriers, Submits: r.Decode.Submits,
 		CommandBuffers: r.Decode.CommandBuffers, ScratchBytes: r.Decode.Scratch,
 		HostNSPerToken: r.HostPerToken().Nanoseconds(), RecordedAgain: r.Recorded,
+		PipelinesMade: r.Device.Pipelines, Unplanned: r.Unplanned(),
 		TTFTNS: r.Prefill.Nanoseconds() / int64(max(1, len(r.Samples))), Warmup: r.Warm, ColdNS: r.Cold.Nanoseconds(),
 		LoadNS: e.LoadTime().Nanoseconds(), Seed: s.Seed, GitDirty: s.Dirty,
 	}

@@ -19,11 +19,11 @@ type Writer interface {
 // Formats are the output formats.
 func Formats() []string { return []string{"md", "json", "jsonl", "csv"} }
 
-// NewWriter returns the writer of a format.
-func NewWriter(format string, w io.Writer) (Writer, error) {
+// NewWriter returns the writer of a format. The table gets a column for the batch where batches vary.
+func NewWriter(format string, w io.Writer, batches bool) (Writer, error) {
 	switch format {
 	case "md":
-		return &markdown{w: w}, nil
+		return &markdown{w: w, batches: batches}, nil
 	case "json":
 		return &jsonArray{w: w}, nil
 	case "jsonl":
@@ -46,7 +46,7 @@ const defaultBatch = 512
 
 // columns are those of llama-bench's table, with its widths; those that are not always shown depend on the
 // first record.
-func columns(r *Record) []column {
+func columns(r *Record, batches bool) []column {
 	cols := []column{
 		{"model", -30, func(r *Record) string { return r.ModelType }},
 		{"size", 10, func(r *Record) string {
@@ -70,7 +70,7 @@ func columns(r *Record) []column {
 	}
 	add(r.GPULayers != 0, "ngl", 3, func(r *Record) string { return strconv.Itoa(r.GPULayers) })
 	add(r.GPULayers == 0, "threads", 7, func(r *Record) string { return strconv.Itoa(r.Threads) })
-	add(r.Batch != defaultBatch, "n_batch", 7, func(r *Record) string { return strconv.Itoa(r.Batch) })
+	add(batches || r.Batch != defaultBatch, "n_batch", 7, func(r *Record) string { return strconv.Itoa(r.Batch) })
 	add(r.TypeK != "f16", "type_k", 6, func(r *Record) string { return r.TypeK })
 	add(r.TypeV != "f16", "type_v", 6, func(r *Record) string { return r.TypeV })
 	add(r.Devices != "auto", "dev", -12, func(r *Record) string { return clean(r.Devices) })
@@ -94,15 +94,16 @@ func pad(s string, width int) string {
 
 // markdown prints llama-bench's table.
 type markdown struct {
-	w    io.Writer
-	cols []column
-	last Record
+	w       io.Writer
+	batches bool
+	cols    []column
+	last    Record
 }
 
 func (m *markdown) Write(r Record) error {
 	var b strings.Builder
 	if m.cols == nil {
-		m.cols = columns(&r)
+		m.cols = columns(&r, m.batches)
 		b.WriteString("|")
 		for _, c := range m.cols {
 			fmt.Fprintf(&b, " %s |", pad(c.name, c.width))

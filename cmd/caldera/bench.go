@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/calderaml/caldera/engine"
+	"github.com/calderaml/caldera/engine/bench"
+	"github.com/calderaml/caldera/vk"
+)
+
+// benchFlags are the flags of bench that are no settings.
+type benchFlags struct {
+	pairs    []string
+	noWarmup bool
+	delay    int
+}
+
+func (a *app) benchCommand() *cobra.Command {
+	var x benchFlags
+	cmd := &cobra.Command{
+		Use:   "bench [-m MODEL]",
+		Short: "Measure speed as llama-bench does",
+		Long: `Bench measures prompt processing (pp) and generation (tg) in tokens per second with random tokens, without
+tokenizing and sampling, and prints llama-bench's table. -o json, jsonl and csv have llama-bench's names, and
+more (schema caldera.bench/1). What a decoded token costs in dispatches, barriers and submits follows on
+stderr.`,
+		Example: `  caldera bench
+  caldera bench -m model.gguf -p 512,2048 -n 128 -d 0,4096 -r 10
+  caldera bench -m model.gguf -o json > bench.json`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			format := a.cfg.Bench.Output
+			if a.json {
+				format = "json"
+			}
+			a.json = format != "md"
+			tests, err := a.benchTests(x.pairs)
+			if err != nil {
+				return err
+			}
+			batches, err := a.benchBatches()
+			if err != nil {
+				return err
+			}
+			if a.cfg.Bench.Repetitions < 1 || x.delay < 0 {
+				return usagef("--repetitions must be 1 or more and --delay 0 or more")
+			}
+			return a.bench(cmd.Context(), tests, batches, format, x)
+		},
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&x.pairs, "pg", nil, "also measure a prompt and a generation as one, `P,N`")
+	f.BoolVar(&x.noWarmup, "no-warmup", false, "do not run each test once before measuring it")
+	f.IntVar(&x.delay, "delay", 0, "wait this many `seconds` before each repetition")
+	f.BoolVar(&a.json, "json", false, "the same as -o json")
+	addSettings(f, "model", "backend", "profile", "ctx", "kv", "device!",
+		"bench.n-prompt", "bench.n-gen", "bench.n-depth", "bench.batch", "bench.repetitions", "bench.output")
+	return cmd
+}
+
+// benchTests makes the list of tests.
+func (a *app) benchTests(pairs []string) ([]bench.Test, error) {
+	var lists [3][]int
+	for i, list := range [][]string{a.cfg.Bench.Prompt, a.cfg.Bench.Gen, a.cfg.Bench.Depth} {
+		var err error
+		if lists[i], err = bench.ParseInts(list); err != nil {
+			return nil, usagef("--%s: %w", []string{"n-prompt", "n-gen", "n-depth"}[i], err)
+		}
+	}
+	tests := bench.Tests(lists[0], lists[1], lists[2])
+	for _, pair := range pairs {
+		v, err := bench.ParseInts([]string{pair})
+		if err != nil || len(v) != 2 {
+			return nil, usagef("--pg %q: give two numbers, as in 512,128", pair)
+		}
+		for _, d := range lists[2] {
+			tests = append(tests, bench.Test{Prompt: v[0], Gen: v[1], Depth: d})
+		}
+	}
+	if len(tests) == 0 {
+		return nil, usagef("nothing to measure: -p and -n are both 0")
+	}
+	return tests, nil
+}
+
+// benchBatches reads the list of batches.
+func (a *app) benchBatches() ([]int, error) {
+	batches, err := bench.ParseInts(a.cfg.Bench.Batch)
+	if err != nil {
+		return nil, usagef("--batch: %w", err)
+	}
+	for _, b := range batches {
+		if b < 1 || b > maxBatch {
+			return nil, usagef("--batch is %d; use 1 to %d", b, maxBatch)
+		}
+	}
+	return batches, nil
+}
+
+// bench runs every test with every batch.
+func (a *app) bench(ctx context.Context, tests []bench.Test, batches []int, format string, x benchFlags) (err error) {
+	need := 0
+	for _, t := range tests {
+		need = max(need, t.Context())
+	}
+	if a.cfg.Ctx != 0 && a.cfg.Ctx < need {
+		return usagef("--ctx is %d, but the tests need %d tokens", a.cfg.Ctx, need)
+	}
+	v := newVersion()
+	setup := bench.Setup{
+		Commit: v.Commit, Dirty: v.Dirty, Model: a.modelName(), Backend: a.cfg.Backend, Device: a.cfg.Device, Profile: a.cfg.Profile, KV: a.cfg.KV, Seed: 1,
+	}
+	if a.cfg.Backend == engine.Vulkan {
+		if setup.Hardware, err = a.hardware(); err != nil {
+			return err
+		}
+	}
+	w, err := bench.NewWriter(format, a.out, len(batches) > 1)
+	if err != nil {
+		return usageError{err}
+	}
+	c := a.engineConfig(need)
+	c.Batch = slices.Max(batches)
+	e, err := a.openEngine(c)
+	if err != nil {
+		return err
+	}
+	defer closeEngine(e, &err)
+	a.noteDevice(e)
+	opt := bench.Options{Repetitions: a.cfg.Bench.Repetitions, NoWarmup: x.noWarmup, Delay: time.Duration(x.delay) * time.Second, Seed: setup.Seed}
+	var records []bench.Record
+	for _, b := range batches {
+		if err := e.SetBatch(b); err != nil {
+			return err
+		}
+		for _, t := range tests {
+			r, err := a.measure(ctx, e, t, opt)
+			if err != nil {
+				return err
+			}
+			records = append(records, bench.NewRecord(e, setup, r))
+			if err := w.Write(records[len(records)-1]); err != nil {
+				return err
+			}
+		}
+	}
+	return errors.Join(w.Close(), a.noteCosts(records))
+}
+
+// measure runs one test, showing progress.
+func (a *app) measure(ctx context.Context, e *engine.Engine, t bench.Test, opt bench.Options) (*bench.Result, error) {
+	p := a.newProgress()
+	defer p.done()
+	opt.Progress = func(i, of int, took time.Duration) { p.update("%s: %d of %d, %.3f s", t.Name(), i, of, took.Seconds()) }
+	return bench.Run(ctx, e, t, opt)
+}
+
+// hardware describes the device that the engine will take.
+func (a *app) hardware() (bench.Hardware, error) {
+	in, err := vk.Open(vk.Config{AppName: "caldera"})
+	if err != nil {
+		return bench.Hardware{}, err
+	}
+	defer in.Close()
+	d, err := in.Select(a.cfg.Device)
+	if err != nil {
+		return bench.Hardware{}, err
+	}
+	return bench.Hardware{
+		Name: d.Name, Driver: strings.TrimSpace(d.DriverName + " " + d.DriverInfo), API: d.API.String(),
+		VendorID: d.VendorID, DeviceID: d.DeviceID, SubgroupSize: d.Subgroup.Size,
+	}, nil
+}
+
+// noteCosts tells what a decoded token costs, and fails when work was recorded while measuring.
+func (a *app) noteCosts(records []bench.Record) error {
+	r := records[0]
+	a.note("a decoded token: %d ops, %d dispatches, %d barriers, %d submits, %d command buffers", r.Ops, r.Dispatches, r.Barriers, r.Submits, r.CommandBuffers)
+	for _, r := range records {
+		name := r.Test().Name()
+		if len(a.cfg.Bench.Batch) > 1 {
+			name += fmt.Sprintf(", batch %d", r.Batch)
+		}
+		again := fmt.Sprint(r.RecordedAgain)
+		if r.RecordedAgain < 0 {
+			again = "not known"
+		}
+		if r.Unplanned != 0 {
+			a.note("%s: %d submits more than planned", name, r.Unplanned)
+		}
+		a.note("%s: host %.1f µs a token, recorded again: %s, cold start %.3f s", name, float64(r.HostNSPerToken)/1e3, again, float64(r.ColdNS)/1e9)
+	}
+	for _, r := range records {
+		if r.Warmup && (r.RecordedAgain > 0 || r.PipelinesMade > 0) {
+			t := r.Test()
+			return fmt.Errorf("%w: %s made plans while it was measured (%d recordings, %d pipelines); please report this", errCheck, t.Name(), max(r.RecordedAgain, 0), r.PipelinesMade)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,298 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/spf13/viper"
+
+	"github.com/calderaml/caldera/vk"
+)
+
+// Config is every setting, as flags, environment, configuration file and defaults make it. A setting's name in
+// a file is its key here, with a dot between a section and its keys; in the environment it is CALDERA_ and the
+// key in upper case, with underscores for dots and dashes. What describes one call only (inputs, outputs,
+// --json) is a flag and no setting.
+type Config struct {
+	Model        string `mapstructure:"model"` // path, empty for the built-in demo
+	Backend      string `mapstructure:"backend"`
+	Device       string `mapstructure:"device"`
+	Profile      string `mapstructure:"profile"`
+	Ctx          int    `mapstructure:"ctx"`
+	KV           string `mapstructure:"kv"`
+	Batch        int    `mapstructure:"batch"`
+	TokenizerNFC bool   `mapstructure:"tokenizer-nfc"`
+
+	Temp             float64 `mapstructure:"temp"`
+	TopK             int     `mapstructure:"top-k"`
+	TopP             float64 `mapstructure:"top-p"`
+	MinP             float64 `mapstructure:"min-p"`
+	RepeatPenalty    float64 `mapstructure:"repeat-penalty"`
+	PresencePenalty  float64 `mapstructure:"presence-penalty"`
+	FrequencyPenalty float64 `mapstructure:"frequency-penalty"`
+	RepeatLastN      int     `mapstructure:"repeat-last-n"`
+	Seed             int64   `mapstructure:"seed"` // negative: a new one each time
+
+	Run struct {
+		Predict   int  `mapstructure:"predict"`
+		Raw       bool `mapstructure:"raw"`
+		IgnoreEOS bool `mapstructure:"ignore-eos"`
+	} `mapstructure:"run"`
+	Bench struct {
+		Prompt      []string `mapstructure:"n-prompt"`
+		Gen         []string `mapstructure:"n-gen"`
+		Depth       []string `mapstructure:"n-depth"`
+		Batch       []string `mapstructure:"batch"`
+		Repetitions int      `mapstructure:"repetitions"`
+		Output      string   `mapstructure:"output"`
+	} `mapstructure:"bench"`
+	Perplexity struct {
+		Chunk int `mapstructure:"chunk"`
+	} `mapstructure:"perplexity"`
+	Verify struct {
+		Tokens int `mapstructure:"tokens"`
+	} `mapstructure:"verify"`
+
+	Color     string `mapstructure:"color"`
+	LogFormat string `mapstructure:"log-format"`
+	LogLevel  string `mapstructure:"log-level"`
+	Quiet     bool   `mapstructure:"quiet"`
+}
+
+// A setting is one key of Config. The flag's name is the last part of the key.
+type setting struct {
+	key     string
+	short   string
+	def     any
+	usage   string
+	choices []string
+}
+
+func (s setting) flag() string { return s.key[strings.LastIndexByte(s.key, '.')+1:] }
+
+// env is the environment variable of a setting.
+func (s setting) env() string {
+	return "CALDERA_" + strings.NewReplacer(".", "_", "-", "_").Replace(strings.ToUpper(s.key))
+}
+
+// table is every setting.
+var table = []setting{
+	{key: "model", short: "m", def: "", usage: "model `file` (GGUF; of a split model any part); default the built-in demo"},
+	{key: "backend", def: "vulkan", choices: []string{"vulkan", "reference"}, usage: "`where` to compute: vulkan, or reference for plain Go on the CPU"},
+	{key: "device", short: "d", def: "", usage: "device by `name`, UUID or index of caldera devices; default the best one"},
+	{key: "profile", def: "auto", choices: vk.ProfileNames(), usage: "use no more of the device than this `profile` has: " + strings.Join(vk.ProfileNames(), ", ")},
+	{key: "ctx", short: "c", def: 0, usage: "most `tokens` of a sequence; 0 is what the command needs or 4096, within the model's limit"},
+	{key: "kv", def: "f16", choices: []string{"f16", "f32"}, usage: "`type` of the attention cache: f16 or f32"},
+	{key: "batch", short: "b", def: 512, usage: "most `rows` (tokens) of a step, 1 to 512"},
+	{key: "tokenizer-nfc", def: true, usage: "bring text into Unicode form C before tokenizing, as the models were trained; llama.cpp does not"},
+
+	{key: "temp", def: 0.7, usage: "temperature `T`, 0 to 2; 0 always takes the best token, as the built-in demo does unless told"},
+	{key: "top-k", def: 20, usage: "keep the best `K` tokens; 0 keeps all"},
+	{key: "top-p", def: 0.8, usage: "keep the best tokens that together have probability `P`; 1 keeps all"},
+	{key: "min-p", def: 0.0, usage: "drop tokens less likely than `P` times the best one"},
+	{key: "repeat-penalty", def: 1.0, usage: "divide the logits of repeated tokens by `X`; 1 is off"},
+	{key: "presence-penalty", def: 0.0, usage: "subtract `X` from the logits of tokens seen before, -2 to 2"},
+	{key: "frequency-penalty", def: 0.0, usage: "subtract `X` from a token's logit for each time it was seen, -2 to 2"},
+	{key: "repeat-last-n", def: 64, usage: "the last `N` tokens are what the penalties look at; 0 is none, -1 all"},
+	{key: "seed", def: int64(-1), usage: "start `N` of the random numbers: the same one gives the same text; -1 takes a new one"},
+
+	{key: "run.predict", short: "n", def: -1, usage: "most tokens `N` to generate; -1 goes on until the model ends or the context is full"},
+	{key: "run.raw", def: false, usage: "take the prompt as it is instead of putting it into the model's chat form"},
+	{key: "run.ignore-eos", def: false, usage: "go on when the model ends its answer"},
+
+	{key: "bench.n-prompt", short: "p", def: []string{"512"}, usage: "prompt lengths to measure, `N,...`; 0 is none; ranges as 1-8, 64-256+64, 1-512*2"},
+	{key: "bench.n-gen", short: "n", def: []string{"128"}, usage: "numbers of generated tokens to measure, `N,...`; 0 is none"},
+	{key: "bench.n-depth", short: "d", def: []string{"0"}, usage: "tokens already in the context, `N,...`"},
+	{key: "bench.batch", short: "b", def: []string{"512"}, usage: "most rows (tokens) of a step, `N,...`, 1 to 512"},
+	{key: "bench.repetitions", short: "r", def: 5, usage: "repeat each test `N` times"},
+	{key: "bench.output", short: "o", def: "md", choices: []string{"md", "json", "jsonl", "csv"}, usage: "output `format`: md, json, jsonl or csv"},
+
+	{key: "perplexity.chunk", def: 512, usage: "`tokens` of a chunk, each scored from a fresh state"},
+	{key: "verify.tokens", def: 24, usage: "`N` tokens to run through the device and the reference"},
+
+	{key: "color", def: "auto", choices: []string{"auto", "always", "never"}, usage: "colour, `when`: auto, always or never"},
+	{key: "log-format", def: "auto", choices: []string{"auto", "console", "json"}, usage: "`format` of log lines on stderr: auto (console on a terminal, else json), console or json"},
+	{key: "log-level", def: "warn", choices: []string{"trace", "debug", "info", "warn", "error", "disabled"}, usage: "least `level` of log lines: trace, debug, info, warn, error or disabled"},
+	{key: "quiet", short: "q", def: false, usage: "no facts and no progress on stderr, only warnings and errors"},
+}
+
+// find returns a setting.
+func find(key string) setting {
+	i := slices.IndexFunc(table, func(s setting) bool { return s.key == key })
+	if i < 0 {
+		panic("no setting " + key) // a mistake in this package, found by any test
+	}
+	return table[i]
+}
+
+// addSettings defines the flags of settings on a command. A key that ends in "!" has its flag without the
+// letter, which the command uses for another.
+func addSettings(f *pflag.FlagSet, keys ...string) {
+	for _, key := range keys {
+		key, plain := strings.CutSuffix(key, "!")
+		s := find(key)
+		if plain {
+			s.short = ""
+		}
+		switch d := s.def.(type) {
+		case string:
+			f.StringP(s.flag(), s.short, d, s.usage)
+		case int:
+			f.IntP(s.flag(), s.short, d, s.usage)
+		case int64:
+			f.Int64P(s.flag(), s.short, d, s.usage)
+		case float64:
+			f.Float64P(s.flag(), s.short, d, s.usage)
+		case bool:
+			f.BoolP(s.flag(), s.short, d, s.usage)
+		case []string:
+			f.StringSliceP(s.flag(), s.short, d, s.usage)
+		}
+		// The settings of a command are found by the flag's own annotation: two sections may share a name.
+		f.Lookup(s.flag()).Annotations = map[string][]string{settingAnnotation: {s.key}}
+	}
+}
+
+const settingAnnotation = "caldera_setting"
+
+// settings is a loaded configuration and where each value came from.
+type settings struct {
+	cfg    Config
+	file   string            // the configuration file, if one was read
+	source map[string]string // "flag", "env", "file" or "default", by key
+	values map[string]any
+}
+
+// loadSettings reads the configuration for a command whose flags have been parsed.
+func loadSettings(cmd *cobra.Command) (*settings, error) {
+	s := &settings{source: map[string]string{}, values: map[string]any{}}
+	v := viper.New()
+	for _, x := range table {
+		v.SetDefault(x.key, x.def)
+		s.source[x.key] = "default"
+		if err := v.BindEnv(x.key, x.env()); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.readFile(cmd, v); err != nil {
+		return nil, err
+	}
+	for _, x := range table {
+		if os.Getenv(x.env()) != "" {
+			s.source[x.key] = "env"
+		}
+	}
+	var err error
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		key := f.Annotations[settingAnnotation]
+		if len(key) == 0 || err != nil {
+			return
+		}
+		err = v.BindPFlag(key[0], f)
+		if f.Changed {
+			s.source[key[0]] = "flag"
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := v.UnmarshalExact(&s.cfg); err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	for _, x := range table {
+		s.values[x.key] = v.Get(x.key)
+		if len(x.choices) > 0 && !slices.Contains(x.choices, v.GetString(x.key)) {
+			return nil, fmt.Errorf("%s is %q; use %s", s.name(x), v.GetString(x.key), strings.Join(x.choices, ", "))
+		}
+	}
+	return s, nil
+}
+
+// name says what the user would recognise a setting by.
+func (s *settings) name(x setting) string {
+	switch s.source[x.key] {
+	case "env":
+		return x.env()
+	case "file":
+		return x.key + " in " + s.file
+	}
+	return "--" + x.flag()
+}
+
+// readFile reads the configuration file, if there is one, and refuses keys that do not exist.
+func (s *settings) readFile(cmd *cobra.Command, v *viper.Viper) error {
+	path, err := configFile(cmd)
+	if err != nil || path == "" {
+		return err
+	}
+	for _, r := range []*viper.Viper{v, viper.New()} {
+		r.SetConfigFile(path)
+		if err := r.ReadInConfig(); err != nil {
+			return fmt.Errorf("configuration file %s: %w", path, err)
+		}
+		if r == v {
+			continue
+		}
+		for _, key := range r.AllKeys() {
+			if !slices.ContainsFunc(table, func(x setting) bool { return x.key == key }) {
+				return unknownKey(path, key)
+			}
+			s.source[key] = "file"
+		}
+	}
+	s.file = path
+	return nil
+}
+
+func unknownKey(path, key string) error {
+	var keys []string
+	for _, x := range table {
+		keys = append(keys, x.key)
+	}
+	hint := "caldera config show lists the settings"
+	if near := nearest(key, keys); near != "" {
+		hint = fmt.Sprintf("did you mean %q?", near)
+	}
+	return fmt.Errorf("configuration file %s: unknown setting %q; %s", path, key, hint)
+}
+
+// configFile returns the path of the configuration file, or nothing.
+func configFile(cmd *cobra.Command) (string, error) {
+	path, err := cmd.Flags().GetString("config")
+	if err != nil {
+		return "", err
+	}
+	if path == "" {
+		path = os.Getenv("CALDERA_CONFIG")
+	}
+	if path != "" {
+		switch ext := filepath.Ext(path); ext {
+		case ".yaml", ".yml", ".toml":
+			return path, nil
+		default:
+			return "", fmt.Errorf("configuration file %s: a name must end in .yaml or .toml", path)
+		}
+	}
+	candidates := []string{"caldera.yaml", "caldera.toml"}
+	if dir, err := os.UserConfigDir(); err == nil {
+		candidates = append(candidates, filepath.Join(dir, "caldera", "caldera.yaml"), filepath.Join(dir, "caldera", "caldera.toml"))
+	}
+	for _, c := range candidates {
+		if _, err := os.Stat(c); err == nil {
+			return c, nil
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("configuration file %s: %w", c, err)
+		}
+	}
+	return "", nil
+}
+
+// isDefault reports whether nobody chose the value of a setting.
+func (a *app) isDefault(key string) bool { return a.settings.source[key] == "default" }

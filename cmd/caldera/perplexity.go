@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/calderaml/caldera/engine"
+)
+
+// perplexityResult is what perplexity --json prints.
+type perplexityResult struct {
+	Schema   string  `json:"schema"` // "caldera.perplexity/1"
+	Model    string  `json:"model"`
+	Device   string  `json:"device"`
+	Backend  string  `json:"backend"`
+	KV       string  `json:"kv"`
+	Tokens   int     `json:"tokens"`   // of the text
+	Scored   int     `json:"scored"`   // tokens with a likelihood: all of a chunk but its first
+	Chunk    int     `json:"chunk"`    // tokens of a chunk
+	Chunks   int     `json:"chunks"`   // full chunks; what is left over is not scored
+	NLLMean  float64 `json:"nll_mean"` // nats
+	PPL      float64 `json:"ppl"`
+	Seconds  float64 `json:"seconds"`
+	TokensPS float64 `json:"tokens_per_second"`
+}
+
+func (a *app) perplexityCommand() *cobra.Command {
+	var file, tokens, out string
+	cmd := &cobra.Command{
+		Use:   "perplexity [-m MODEL] (--file TEXT | --tokens-file FILE)",
+		Short: "Measure how well a model predicts a text",
+		Long: `Perplexity cuts a text into chunks, feeds each from an empty state, and scores every token of a chunk but the
+first given those before it. A last chunk that is not full is left out. Lower is better; compare only results
+with the same text, vocabulary and chunk.`,
+		Example: `  caldera perplexity --file val.txt
+  caldera perplexity -m model.gguf --tokens-file val.u16 --chunk 512 --nll-out nll.f32 --json`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if (file == "") == (tokens == "") {
+				return usagef("perplexity needs a text: --file TEXT or --tokens-file FILE")
+			}
+			if a.cfg.Perplexity.Chunk < 2 {
+				return usagef("--chunk is %d; use 2 or more", a.cfg.Perplexity.Chunk)
+			}
+			return a.perplexity(cmd.Context(), file, tokens, out)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&file, "file", "f", "", "text `file`, - for stdin; special tokens in it are plain text")
+	f.StringVar(&tokens, "tokens-file", "", "`file` of token ids: text, or little-endian numbers in a .u16 or .i32 file")
+	f.StringVar(&out, "nll-out", "", "write the negative log-likelihood of each scored token, float32 little-endian, to this `file`")
+	a.addJSON(cmd, "caldera.perplexity/1")
+	addEngineSettings(f, "device", "perplexity.chunk", "tokenizer-nfc")
+	return cmd
+}
+
+func (a *app) perplexity(ctx context.Context, file, tokensFile, out string) (err error) {
+	chunk := a.cfg.Perplexity.Chunk
+	var tokens []int32
+	text := ""
+	if file != "" {
+		text, err = a.readText(file)
+	} else {
+		tokens, err = a.readTokens(tokensFile)
+	}
+	if err != nil {
+		return err
+	}
+	e, err := a.openEngine(a.engineConfig(chunk))
+	if err != nil {
+		return err
+	}
+	defer closeEngine(e, &err)
+	if file != "" {
+		if e.Tokenizer() == nil {
+			return fmt.Errorf("%w: %s has no vocabulary; use --tokens-file", engine.ErrModel, a.modelName())
+		}
+		if tokens, err = e.Tokenizer().EncodeLimit(ctx, text, false, -1); err != nil {
+			return err
+		}
+	}
+	if len(tokens) < chunk {
+		return usagef("the text has %d tokens, less than a chunk of %d: give more text or a smaller --chunk", len(tokens), chunk)
+	}
+	a.noteDevice(e)
+	start := time.Now()
+	p := a.newProgress()
+	x, err := e.Perplexity(ctx, tokens, chunk, func(done, total int, soFar engine.Perplexity) {
+		p.update("chunk %d of %d: perplexity %.4f", done, total, soFar.PPL())
+	})
+	p.done()
+	if err != nil {
+		return err
+	}
+	took := time.Since(start)
+	if out != "" {
+		if err := a.writeFile(out, func(w io.Writer) error { return writeFloats(w, x.NLL) }); err != nil {
+			return fmt.Errorf("likelihoods: %w", err)
+		}
+	}
+	r := perplexityResult{
+		Schema: "caldera.perplexity/1", Model: a.modelName(), Device: e.Device(), Backend: a.cfg.Backend, KV: a.cfg.KV,
+		Tokens: len(tokens), Scored: len(x.NLL), Chunk: chunk, Chunks: x.Chunks, NLLMean: x.Mean(), PPL: x.PPL(),
+		Seconds: took.Seconds(), TokensPS: perSecond(x.Chunks*chunk, took),
+	}
+	a.note("%d tokens in %d chunks of %d in %.1f s, %.1f tokens/s", r.Tokens, r.Chunks, r.Chunk, r.Seconds, r.TokensPS)
+	if a.json {
+		return a.printJSON(r)
+	}
+	_, err = fmt.Fprintf(a.out, "perplexity %.4f  nll %.6f  tokens %d\n", r.PPL, r.NLLMean, r.Scored)
+	return err
+}
