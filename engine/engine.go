@@ -241,6 +241,14 @@ func (e *Engine) DeviceStats() vk.Stats {
 	return e.die.Device.Stats()
 }
 
+// DeviceInfo describes the device, zero on the reference backend.
+func (e *Engine) DeviceInfo() vk.DeviceInfo {
+	if e.die == nil {
+		return vk.DeviceInfo{}
+	}
+	return e.die.Device.Info()
+}
+
 // LoadTime is how long Open took.
 func (e *Engine) LoadTime() time.Duration { return e.load }
 

@@ -75,13 +75,17 @@ func session(t testing.TB, e *engine.Engine) *engine.Session {
 	return s
 }
 
-// Every case that this version supports agrees with the reference on every rig. Batches and cache types go
-// around with the cases, so that all meet all over the whole; make oracle runs every combination.
+// Every case that this version supports agrees with the reference on every device and on the twins. Profiles,
+// batches and cache types go around with the cases, so that all meet over the whole; make oracle runs
+// every combination.
 func TestOracle(t *testing.T) {
-	batches, kvs := []int{1, 7, 64, 512}, []string{"f32", "f32", "f16"}
+	batches, kvs := []int{512, 1, 7, 64}, []string{"f32", "f32", "f16"}
 	turn := 0
-	for _, c := range oracle.Cases(t) {
-		for _, r := range rigs(t) {
+	for i, c := range oracle.Cases(t) {
+		for j, r := range rigs(t) {
+			if r.backend == engine.Vulkan && (i+j+j/2)%2 != 0 {
+				continue // one profile of each device, another one for the next case
+			}
 			kv, batch := kvs[turn%len(kvs)], batches[turn%len(batches)]
 			turn++
 			cfg := engine.Config{Path: c.Model(), KV: kv, Batch: batch, Context: 512}
@@ -151,10 +155,16 @@ func readDemo(t testing.TB) demoResults {
 
 // The demo model continues as measured elsewhere, token by token, and its tokenizer gives the prompts' ids.
 func TestDemoGreedy(t *testing.T) {
-	for i, r := range devices(t, "auto") {
+	rs := devices(t, "auto")
+	for i, r := range rs {
+		all := i == len(rs)-1
 		for file, want := range readDemo(t).Files {
-			if file != "demo-q8_0.gguf" && i > 0 {
-				continue // the other files on one device: they share every kernel but the block type
+			if !all {
+				// The slower devices take a few prompts of one file: they share everything but the driver.
+				if file != "demo-q8_0.gguf" {
+					continue
+				}
+				want.Greedy = want.Greedy[4:8]
 			}
 			t.Run(r.name+"/"+file, func(t *testing.T) {
 				e := r.open(t, engine.Config{Path: oracle.DemoFile(t, file), Context: 1024})
@@ -228,7 +238,8 @@ func TestVerify(t *testing.T) {
 
 func TestVerifyFindsDamage(t *testing.T) {
 	tokens := demoTokens(t, 12)
-	r := devices(t, "auto")[0]
+	rs := devices(t, "auto")
+	r := rs[len(rs)-1]
 	for _, kernel := range []string{
 		"embed", "rmsnorm", "matmul", "gdn_conv", "delta_rule", "gated_norm", "qk_rope", "attention", "router", "expert_gate_up", "expert_down",
 	} {
@@ -270,7 +281,7 @@ func TestDecodeReplays(t *testing.T) {
 	if d.Submits != n {
 		t.Errorf("%d submissions for %d tokens", d.Submits, n)
 	}
-	if d.Pipelines != 0 || d.Allocations != 0 || d.Copies != 0 {
+	if d.Recordings != 0 || d.Pipelines != 0 || d.Allocations != 0 || d.Copies != 0 {
 		t.Errorf("between tokens: %+v", d)
 	}
 	counts, err := e.DecodeCounts()

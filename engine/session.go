@@ -26,9 +26,9 @@ type Session struct {
 	cand   []Candidate
 	ids    []int32
 	logits []float32
-	// Steps and Busy count the steps of the session and the time spent submitting and waiting for them.
-	Steps int
-	Busy  time.Duration
+	// Steps counts the steps of the session, and Waited the time spent waiting for the device.
+	Steps  int
+	Waited time.Duration
 }
 
 // NewSession returns an empty sequence.
@@ -182,11 +182,11 @@ func (s *Session) feed(ctx context.Context, tokens []int32, w want, opt model.Gr
 			s.pages = append(s.pages, int32(len(s.pages)))
 		}
 		run.Pages = s.pages
-		start := time.Now()
-		if err := p.runner.Run([]shaders.Run{run}, e.rope); err != nil {
+		waited, err := p.runner.Run([]shaders.Run{run}, e.rope)
+		s.Waited += waited
+		if err != nil {
 			return err
 		}
-		s.Busy += time.Since(start)
 		s.Steps++
 		s.pos += len(chunk)
 		if done != nil {

@@ -113,14 +113,14 @@ func (e *Engine) verifyLogits(ctx context.Context, v *Verification, steps []shad
 		if err != nil {
 			return err
 		}
-		if err := ref.Run([]shaders.Run{run}, e.rope); err != nil {
+		if _, err := ref.Run([]shaders.Run{run}, e.rope); err != nil {
 			return err
 		}
 		p, err := e.plan(k)
 		if err != nil {
 			return err
 		}
-		if err := p.runner.Run([]shaders.Run{run}, e.rope); err != nil {
+		if _, err := p.runner.Run([]shaders.Run{run}, e.rope); err != nil {
 			return err
 		}
 		want, got = make([]float32, e.model.Vocab), make([]float32, e.model.Vocab)

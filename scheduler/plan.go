@@ -283,13 +283,15 @@ func (f *Flight) Wait() error {
 	return err
 }
 
-// Run performs one step to its end.
-func (p *Plan) Run(runs []shaders.Run, rope shaders.RopeTable) error {
+// Run performs one step to its end and returns the time it spent waiting for the device.
+func (p *Plan) Run(runs []shaders.Run, rope shaders.RopeTable) (time.Duration, error) {
 	f, err := p.Begin(runs, rope)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	return f.Wait()
+	start := time.Now()
+	err = f.Wait()
+	return time.Since(start), err
 }
 
 // Replay performs the step that the step buffer already describes, to its end.

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/calderaml/caldera/shaders"
 )
@@ -27,17 +28,18 @@ func NewReference(g *Graph, memory shaders.HostMemory) (*Reference, error) {
 	return &Reference{Graph: g, Memory: memory}, nil
 }
 
-// Run performs one step.
-func (r *Reference) Run(runs []shaders.Run, rope shaders.RopeTable) error {
+// Run performs one step. All of it but writing the step counts as waiting for the device.
+func (r *Reference) Run(runs []shaders.Run, rope shaders.RopeTable) (time.Duration, error) {
 	if err := r.Graph.Shape.Write(shaders.U32(r.Memory, r.Graph.Step.View()), runs, rope); err != nil {
-		return err
+		return 0, err
 	}
+	start := time.Now()
 	for i := range r.Graph.Nodes {
 		if err := r.runNode(i); err != nil {
-			return err
+			return time.Since(start), err
 		}
 	}
-	return nil
+	return time.Since(start), nil
 }
 
 func (r *Reference) runNode(i int) (err error) {
@@ -59,8 +61,8 @@ func (r *Reference) Close() {}
 
 // A Runner performs steps of one graph: a recorded plan on devices, or the reference.
 type Runner interface {
-	// Run performs one step to its end.
-	Run(runs []shaders.Run, rope shaders.RopeTable) error
+	// Run performs one step to its end and returns the time it waited for the device.
+	Run(runs []shaders.Run, rope shaders.RopeTable) (time.Duration, error)
 	// Read copies bytes of a buffer after a step. Only results are sure to still hold their values.
 	Read(v shaders.View, dst []byte) error
 	Close()

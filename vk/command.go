@@ -287,6 +287,7 @@ func (c *CommandBuffer) Record(cmds []Command) error {
 	defer d.recording.Unlock()
 	c.recorded = false
 	var op string
+	d.count.recordings.Add(1)
 	r := d.call("vkBeginCommandBuffer", func() (r Result) {
 		op, r = d.raw.record(c.cb, cmds)
 		return r

@@ -211,7 +211,7 @@ func (d *Device) Heaps() []Heap {
 
 // counters is what Stats is read from.
 type counters struct {
-	submits, buffers, dispatches, barriers, copies, pipelines, allocations, uploaded, downloaded atomic.Int64
+	submits, buffers, dispatches, barriers, copies, pipelines, recordings, allocations, uploaded, downloaded atomic.Int64
 }
 
 // Stats counts what a device did since it was made.
@@ -222,6 +222,7 @@ type Stats struct {
 	Barriers       int64 // barriers submitted
 	Copies         int64 // copies and fills submitted
 	Pipelines      int64 // pipelines made
+	Recordings     int64 // command buffers recorded
 	Allocations    int64 // device memory allocations made
 	Uploaded       int64 // bytes
 	Downloaded     int64 // bytes
@@ -232,7 +233,7 @@ func (d *Device) Stats() Stats {
 	c := &d.count
 	return Stats{
 		c.submits.Load(), c.buffers.Load(), c.dispatches.Load(), c.barriers.Load(), c.copies.Load(),
-		c.pipelines.Load(), c.allocations.Load(), c.uploaded.Load(), c.downloaded.Load(),
+		c.pipelines.Load(), c.recordings.Load(), c.allocations.Load(), c.uploaded.Load(), c.downloaded.Load(),
 	}
 }
 
@@ -240,6 +241,6 @@ func (d *Device) Stats() Stats {
 func (s Stats) Sub(t Stats) Stats {
 	return Stats{
 		s.Submits - t.Submits, s.CommandBuffers - t.CommandBuffers, s.Dispatches - t.Dispatches, s.Barriers - t.Barriers, s.Copies - t.Copies,
-		s.Pipelines - t.Pipelines, s.Allocations - t.Allocations, s.Uploaded - t.Uploaded, s.Downloaded - t.Downloaded,
+		s.Pipelines - t.Pipelines, s.Recordings - t.Recordings, s.Allocations - t.Allocations, s.Uploaded - t.Uploaded, s.Downloaded - t.Downloaded,
 	}
 }

@@ -117,11 +117,6 @@ func (a *app) bench(ctx context.Context, tests []bench.Test, batches []int, form
 	setup := bench.Setup{
 		Commit: v.Commit, Dirty: v.Dirty, Model: a.modelName(), Backend: a.cfg.Backend, Device: a.cfg.Device, Profile: a.cfg.Profile, KV: a.cfg.KV, Seed: 1,
 	}
-	if a.cfg.Backend == engine.Vulkan {
-		if setup.Hardware, err = a.hardware(); err != nil {
-			return err
-		}
-	}
 	w, err := bench.NewWriter(format, a.out, len(batches) > 1)
 	if err != nil {
 		return usageError{err}
@@ -134,6 +129,7 @@ func (a *app) bench(ctx context.Context, tests []bench.Test, batches []int, form
 	}
 	defer closeEngine(e, &err)
 	a.noteDevice(e)
+	setup.Hardware = hardware(e.DeviceInfo())
 	opt := bench.Options{Repetitions: a.cfg.Bench.Repetitions, NoWarmup: x.noWarmup, Delay: time.Duration(x.delay) * time.Second, Seed: setup.Seed}
 	var records []bench.Record
 	for _, b := range batches {
@@ -162,21 +158,12 @@ func (a *app) measure(ctx context.Context, e *engine.Engine, t bench.Test, opt b
 	return bench.Run(ctx, e, t, opt)
 }
 
-// hardware describes the device that the engine will take.
-func (a *app) hardware() (bench.Hardware, error) {
-	in, err := vk.Open(vk.Config{AppName: "caldera"})
-	if err != nil {
-		return bench.Hardware{}, err
-	}
-	defer in.Close()
-	d, err := in.Select(a.cfg.Device)
-	if err != nil {
-		return bench.Hardware{}, err
-	}
+// hardware describes the device of an engine.
+func hardware(d vk.DeviceInfo) bench.Hardware {
 	return bench.Hardware{
 		Name: d.Name, Driver: strings.TrimSpace(d.DriverName + " " + d.DriverInfo), API: d.API.String(),
 		VendorID: d.VendorID, DeviceID: d.DeviceID, SubgroupSize: d.Subgroup.Size,
-	}, nil
+	}
 }
 
 // noteCosts tells what a decoded token costs, and fails when work was recorded while measuring.
@@ -188,19 +175,15 @@ func (a *app) noteCosts(records []bench.Record) error {
 		if len(a.cfg.Bench.Batch) > 1 {
 			name += fmt.Sprintf(", batch %d", r.Batch)
 		}
-		again := fmt.Sprint(r.RecordedAgain)
-		if r.RecordedAgain < 0 {
-			again = "not known"
-		}
 		if r.Unplanned != 0 {
 			a.note("%s: %d submits more than planned", name, r.Unplanned)
 		}
-		a.note("%s: host %.1f µs a token, recorded again: %s, cold start %.3f s", name, float64(r.HostNSPerToken)/1e3, again, float64(r.ColdNS)/1e9)
+		a.note("%s: host %.1f µs a token, recorded again: %d, cold start %.3f s", name, float64(r.HostNSPerToken)/1e3, r.RecordedAgain, float64(r.ColdNS)/1e9)
 	}
 	for _, r := range records {
 		if r.Warmup && (r.RecordedAgain > 0 || r.PipelinesMade > 0) {
 			t := r.Test()
-			return fmt.Errorf("%w: %s made plans while it was measured (%d recordings, %d pipelines); please report this", errCheck, t.Name(), max(r.RecordedAgain, 0), r.PipelinesMade)
+			return fmt.Errorf("%w: %s made plans while it was measured (%d recordings, %d pipelines); please report this", errCheck, t.Name(), r.RecordedAgain, r.PipelinesMade)
 		}
 	}
 	return nil

@@ -78,8 +78,7 @@ type Result struct {
 	Prefill time.Duration   // of all samples: until the logits after the prompt
 	Cold    time.Duration   // the warm-up, in which plans are made; 0 without one
 	Warm    bool            // a warm-up was run
-	// Recorded is how many plans were recorded while measuring, which must be none after a warm-up; -1 when the
-	// engine does not count them.
+	// Recorded is how many command buffers were recorded while measuring, which must be none after a warm-up.
 	Recorded int
 	Decode   engine.Counts // what one decoded token does by its plan
 	Device   vk.Stats      // what the device did in all samples
@@ -126,7 +125,7 @@ func Run(ctx context.Context, e *engine.Engine, t Test, o Options) (*Result, err
 		}
 		r.Cold, r.Warm = time.Since(r.Start), true
 	}
-	before := recordings(e)
+	before := e.DeviceStats().Recordings
 	for i := range o.Repetitions {
 		if err := sleep(ctx, o.Delay); err != nil {
 			return nil, err
@@ -138,22 +137,11 @@ func Run(ctx context.Context, e *engine.Engine, t Test, o Options) (*Result, err
 			o.Progress(i+1, o.Repetitions, r.Samples[i])
 		}
 	}
-	r.Recorded = recordings(e) - before
-	if before < 0 {
-		r.Recorded = -1
-	}
+	r.Recorded = int(e.DeviceStats().Recordings - before)
 	if r.Decode, err = e.DecodeCounts(); err != nil {
 		return nil, err
 	}
 	return r, nil
-}
-
-// recordings is how many plans an engine has recorded so far, -1 if it does not say.
-func recordings(e any) int {
-	if c, ok := e.(interface{ Recordings() int }); ok {
-		return c.Recordings()
-	}
-	return -1
 }
 
 // sleep waits, or ends early with the context's error.
@@ -223,7 +211,7 @@ func (l *loop) repetition(r *Result) error {
 		}
 	}
 	prompt, gen := l.tokens(l.t.Prompt), l.tokens(l.t.Gen)
-	before, busy, start := l.e.DeviceStats(), l.s.Busy, time.Now()
+	before, busy, start := l.e.DeviceStats(), l.s.Waited, time.Now()
 	if len(prompt) > 0 {
 		if err := l.feed(prompt); err != nil {
 			return err
@@ -237,7 +225,7 @@ func (l *loop) repetition(r *Result) error {
 	}
 	took := time.Since(start)
 	r.Samples = append(r.Samples, took)
-	r.Host += max(0, took-(l.s.Busy-busy))
+	r.Host += max(0, took-(l.s.Waited-busy))
 	d := l.e.DeviceStats().Sub(before)
 	r.Device = d.Sub(vk.Stats{}.Sub(r.Device)) // the sum
 	return nil

@@ -72,7 +72,7 @@ type Record struct {
 
 	ScratchBytes   int64  `json:"scratch_bytes"`
 	HostNSPerToken int64  `json:"host_ns_per_token"` // in Go outside of submitting and waiting
-	RecordedAgain  int    `json:"recorded_again"`    // plans recorded while measuring; -1 unknown
+	RecordedAgain  int    `json:"recorded_again"`    // command buffers recorded while measuring
 	PipelinesMade  int64  `json:"pipelines_made"`    // while measuring
 	Unplanned      int64  `json:"unplanned_submits"` // beyond the plan's, while only generating
 	TTFTNS         int64  `json:"ttft_ns"`           // prompt to its last logits, mean; 0 without a prompt

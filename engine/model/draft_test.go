@@ -253,7 +253,7 @@ func logits(t testing.TB, m *Model, tokens []int32, rows int, prepare func(*sche
 	for i := range tokens {
 		run.Outs = append(run.Outs, i)
 	}
-	if err := ref.Run([]shaders.Run{run}, NewRope(m.Rope)); err != nil {
+	if _, err := ref.Run([]shaders.Run{run}, NewRope(m.Rope)); err != nil {
 		t.Fatal(err)
 	}
 	f := make([]float32, len(tokens)*m.Vocab)

@@ -73,7 +73,7 @@ func bindHostile(t *testing.T, data []byte, open func(string, []byte) (*gguf.Fil
 		t.Fatal(err)
 	}
 	run := shaders.Run{Tokens: []int32{0, int32(m.Vocab - 1)}, Pages: []int32{0}, Fresh: true, Outs: []int{0, 1}}
-	if err := ref.Run([]shaders.Run{run}, NewRope(m.Rope)); err != nil {
+	if _, err := ref.Run([]shaders.Run{run}, NewRope(m.Rope)); err != nil {
 		t.Fatal(err)
 	}
 	ref.Read(out.Logits.View, make([]byte, out.Logits.Len))
