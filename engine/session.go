@@ -189,6 +189,9 @@ func (s *Session) feed(ctx context.Context, tokens []int32, w want, opt model.Gr
 		}
 		s.Steps++
 		s.pos += len(chunk)
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		if done != nil {
 			if err := done(p, wantFirst, len(run.Outs)); err != nil {
 				return err

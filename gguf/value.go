@@ -46,9 +46,6 @@ func (k Kind) String() string {
 
 func (k Kind) size() int     { return kinds[k].size }
 func (k Kind) integer() bool { return k <= KindInt32 || k == KindUint64 || k == KindInt64 }
-func (k Kind) signed() bool {
-	return k == KindInt8 || k == KindInt16 || k == KindInt32 || k == KindInt64
-}
 
 // A Value is the value of a metadata key. It refers to the bytes of the file it
 // came from and is valid until that is closed. The zero Value is not valid.

@@ -12,6 +12,7 @@ layout(push_constant) uniform Push {
 
 #include "reduce.glsl"
 #include "step.glsl"
+#include "rank.glsl"
 // Logits are read as words: their order is decided on integers, where no NaN, flushed subnormal or fast-math
 // comparison can upset it.
 layout(set = 0, binding = 1) readonly buffer LogitBuffer { uint logits[]; };
@@ -19,14 +20,6 @@ layout(set = 0, binding = 2) writeonly buffer IdBuffer { uint ids[]; };
 layout(set = 0, binding = 3) buffer WeightsBuffer { float weights[]; };
 
 const uint NONE = 0xffffffffu;
-
-// Place of a float's bits in descending order, as an unsigned number: NaN ranks with -infinity, -0 with 0.
-// The map is its own inverse.
-uint rank(uint b) {
-    if ((b & 0x7fffffffu) > 0x7f800000u) b = 0xff800000u;
-    if (b == 0x80000000u) b = 0u;
-    return (b & 0x80000000u) != 0u ? b : ~b & 0x7fffffffu;
-}
 
 // The logit of a rank, infinities made finite so that differences of two are numbers.
 float logit(uint r) {

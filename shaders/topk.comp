@@ -14,6 +14,7 @@ layout(push_constant) uniform Push {
 
 #include "reduce.glsl"
 #include "step.glsl"
+#include "rank.glsl"
 layout(constant_id = 2) const uint MERGE = 0u;
 // Logits, or with MERGE the pairs (id, logit) of the chunks' winners, p.k a chunk. Read as words: their order is
 // decided on integers, where no NaN, flushed subnormal or fast-math comparison can upset it.
@@ -21,14 +22,6 @@ layout(set = 0, binding = 1) readonly buffer SourceBuffer { uint src[]; };
 layout(set = 0, binding = 2) writeonly buffer WinnerBuffer { uint dst[]; }; // pairs (id, logit)
 
 const uint NONE = 0xffffffffu;
-
-// Place of a float's bits in descending order, as an unsigned number: NaN ranks with -infinity, -0 with 0.
-// The map is its own inverse.
-uint rank(uint b) {
-    if ((b & 0x7fffffffu) > 0x7f800000u) b = 0xff800000u;
-    if (b == 0x80000000u) b = 0u;
-    return (b & 0x80000000u) != 0u ? b : ~b & 0x7fffffffu;
-}
 
 // Winner j of chunk i, or logit i: its rank and id.
 uvec2 candidate(uint base, uint i, uint j) {

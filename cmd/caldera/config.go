@@ -42,6 +42,7 @@ type Config struct {
 
 	Run struct {
 		Predict   int  `mapstructure:"predict"`
+		NoThink   bool `mapstructure:"no-think"`
 		Raw       bool `mapstructure:"raw"`
 		IgnoreEOS bool `mapstructure:"ignore-eos"`
 	} `mapstructure:"run"`
@@ -90,7 +91,7 @@ var table = []setting{
 	{key: "profile", def: "auto", choices: vk.ProfileNames(), usage: "use no more of the device than this `profile` has: " + strings.Join(vk.ProfileNames(), ", ")},
 	{key: "ctx", short: "c", def: 0, usage: "most `tokens` of a sequence; 0 is what the command needs or 4096, within the model's limit"},
 	{key: "kv", def: "f16", choices: []string{"f16", "f32"}, usage: "`type` of the attention cache: f16 or f32"},
-	{key: "batch", short: "b", def: 512, usage: "most `rows` (tokens) of a step, 1 to 512"},
+	{key: "batch", short: "b", def: 0, usage: "most `rows` (tokens) of a step, 1 to 512; 0 is 512, or 64 on a software device"},
 	{key: "tokenizer-nfc", def: true, usage: "bring text into Unicode form C before tokenizing, as the models were trained; llama.cpp does not"},
 
 	{key: "temp", def: 0.7, usage: "temperature `T`, 0 to 2; 0 always takes the best token, as the built-in demo does unless told"},
@@ -104,6 +105,7 @@ var table = []setting{
 	{key: "seed", def: int64(-1), usage: "start `N` of the random numbers: the same one gives the same text; -1 takes a new one"},
 
 	{key: "run.predict", short: "n", def: -1, usage: "most tokens `N` to generate; -1 goes on until the model ends or the context is full"},
+	{key: "run.no-think", def: false, usage: "close the model's thinking before it begins, where its vocabulary has <think>"},
 	{key: "run.raw", def: false, usage: "take the prompt as it is instead of putting it into the model's chat form"},
 	{key: "run.ignore-eos", def: false, usage: "go on when the model ends its answer"},
 

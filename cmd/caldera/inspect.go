@@ -29,7 +29,7 @@ type inspectResult struct {
 	Parameters  uint64         `json:"parameters"`
 	TensorBytes int64          `json:"tensor_bytes"`
 	Model       *modelInfo     `json:"model"`       // null when the file is no model of a supported family
-	Unsupported string         `json:"unsupported"` // why it is not, empty when it is
+	Unsupported string         `json:"unsupported"` // why this version does not run it, empty when it does
 }
 
 // metadataInfo is a key of the metadata. Value is a JSON value of the key's kind; an array holds the first elements
@@ -143,12 +143,13 @@ func newInspectResult(f *gguf.File, full bool) inspectResult {
 		r.TensorBytes += t.Size
 	}
 	slices.SortStableFunc(r.Totals, func(a, b typeTotal) int { return int(max(min(b.Bytes-a.Bytes, 1), -1)) })
-	c, err := model.ReadConfig(f)
-	if err != nil {
-		r.Unsupported = err.Error()
-		return r
+	if c, err := model.ReadConfig(f); err == nil {
+		r.Model = newModelInfo(f, c)
 	}
-	r.Model = newModelInfo(f, c)
+	// What the metadata allows the tensors may not: a block type without a kernel, a shape that is off.
+	if _, err := model.New(f); err != nil {
+		r.Unsupported = err.Error()
+	}
 	return r
 }
 
@@ -278,8 +279,9 @@ func printInspect(out io.Writer, r inspectResult) error {
 	}
 	if m := r.Model; m != nil {
 		fmt.Fprintf(w, "model\t%s %s: %s\n", m.Arch, printable(m.Name), m.describe())
-	} else {
-		fmt.Fprintf(w, "model\tnot one that caldera runs: %s\n", printable(r.Unsupported))
+	}
+	if r.Unsupported != "" {
+		fmt.Fprintf(w, "refused\tnot one that caldera runs: %s\n", printable(r.Unsupported))
 	}
 	fmt.Fprintf(w, "\nMETADATA\tKIND\tVALUE\n")
 	for _, m := range r.Metadata {

@@ -19,9 +19,6 @@ wide as the vocabulary, for each. The file appears only when it is complete.`,
   caldera logits -m model.gguf --tokens-file prompt.u16 --batch 7 --backend reference --out -`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if a.isDemo() {
-				return usagef("no model: name one with -m FILE")
-			}
 			if out == "" {
 				return usagef("no output: name a file with --out FILE.f32, or - for stdout")
 			}

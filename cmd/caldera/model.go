@@ -55,8 +55,8 @@ func (a *app) engineConfig(context int) engine.Config {
 
 // openEngine opens the model on the device, showing progress, and tells about oddities.
 func (a *app) openEngine(c engine.Config) (*engine.Engine, error) {
-	if c.Batch < 1 || c.Batch > maxBatch {
-		return nil, usagef("--batch is %d; use 1 to %d", c.Batch, maxBatch)
+	if c.Batch < 0 || c.Batch > maxBatch {
+		return nil, usagef("--batch is %d; use 1 to %d, or 0 for the default", c.Batch, maxBatch)
 	}
 	if a.cfg.Ctx < 0 {
 		return nil, usagef("--ctx is %d; use 1 or more, or 0 for the default", a.cfg.Ctx)

@@ -47,6 +47,7 @@ memory, 6 device lost, 7 check not passed, 130 interrupted.`,
   caldera run -m model.gguf --temp 0 -n 100 "Once upon a time"
   caldera bench -m model.gguf -p 512 -n 128
   caldera verify`,
+		Version:       newVersion().Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.ArbitraryArgs, // so that RunE words the error for an unknown command

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"time"
@@ -97,7 +98,7 @@ text streams to stdout; the device, the load time and the speeds go to stderr.`,
 	f.StringVarP(&prompt, "prompt", "p", "", "the prompt `text`, instead of an argument; - reads stdin")
 	a.addJSON(cmd, "caldera.run/1")
 	addEngineSettings(f, "device", "temp", "top-k", "top-p", "min-p", "repeat-penalty", "presence-penalty", "frequency-penalty",
-		"repeat-last-n", "seed", "run.predict", "run.raw", "run.ignore-eos", "tokenizer-nfc")
+		"repeat-last-n", "seed", "run.predict", "run.no-think", "run.raw", "run.ignore-eos", "tokenizer-nfc")
 	return cmd
 }
 
@@ -148,6 +149,12 @@ func (a *app) run(ctx context.Context, question string) (err error) {
 	req.Prompt = tok.Encode(text, true)
 	if tok.AddBOS() {
 		req.Prompt = append([]int32{tok.BOS()}, req.Prompt...)
+	}
+	if req.IgnoreEOG {
+		// Never drawn, as in llama.cpp: going on after an end would only repeat it.
+		for _, id := range tok.EOG() {
+			req.Sample.LogitBias = append(req.Sample.LogitBias, sample.Bias{ID: id, Value: float32(math.Inf(-1))})
+		}
 	}
 	s, err := e.NewSession()
 	if err != nil {
@@ -221,7 +228,11 @@ func (a *app) chatForm(tok *tokenizer.Tokenizer, question string) string {
 		a.note("the vocabulary has no chat markers: the prompt is used as it is")
 		return question
 	}
-	return "<|im_start|>user\n" + question + "<|im_end|>\n<|im_start|>assistant\n"
+	form := "<|im_start|>user\n" + question + "<|im_end|>\n<|im_start|>assistant\n"
+	if _, thinks := tok.Added("<think>"); thinks && a.cfg.Run.NoThink {
+		form += "<think>\n\n</think>\n\n"
+	}
+	return form
 }
 
 // noteSpeeds tells how fast it was and why it ended.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -22,23 +21,22 @@ func texts(tb testing.TB) map[string]string {
 		return b.String()
 	}
 	all := make(map[string]string)
+	// Code and prose of the repository itself: what is always there.
 	var code []string
-	for _, dir := range []string{"fmt", "strings", "go/parser", "net/http", "encoding/json"} {
-		files, _ := filepath.Glob(filepath.Join(runtime.GOROOT(), "src", dir, "*.go"))
-		for _, f := range files {
-			data, err := os.ReadFile(f)
-			if err != nil {
-				tb.Fatal(err)
-			}
-			code = append(code, string(data))
+	files, _ := filepath.Glob("../../*/*.go")
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		if err != nil {
+			tb.Fatal(err)
 		}
+		code = append(code, string(data))
 	}
-	if len(code) > 0 {
-		all["code"] = fill(code)
+	all["code"] = fill(code)
+	prose, err := os.ReadFile("../../LICENSE")
+	if err != nil {
+		tb.Fatal(err)
 	}
-	if data, err := os.ReadFile(filepath.Join(runtime.GOROOT(), "LICENSE")); err == nil {
-		all["english"] = fill([]string{string(data)})
-	}
+	all["english"] = fill([]string{string(prose)})
 	var cjk, mixed []string
 	for _, v := range readLines[vector](tb, "vectors.jsonl") {
 		if strings.HasPrefix(v.Cat, "fuzz") || v.Cat == "special" || v.Hex != "" {
