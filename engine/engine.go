@@ -199,7 +199,9 @@ func (e *Engine) Close() error {
 	e.plans = nil
 	var errs []error
 	if e.die != nil {
-		errs = append(errs, e.die.Device.SavePipelineCache(), e.die.Close())
+		// A cache that cannot be kept costs the next start some time, and is no reason to fail.
+		_ = e.die.Device.SavePipelineCache()
+		errs = append(errs, e.die.Close())
 		e.die = nil
 	}
 	if e.instance != nil {

@@ -103,7 +103,8 @@ func (s *Session) sample(ctx context.Context, smp *sample.Sampler, tokens []int3
 		if err != nil {
 			return 0, err
 		}
-		return smp.Sample(row)
+		id, err := smp.Sample(row)
+		return id, explain(err)
 	}
 	var err error
 	if s.cand, err = s.Top(ctx, tokens, k, s.cand[:0]); err != nil {
@@ -116,7 +117,16 @@ func (s *Session) sample(ctx context.Context, smp *sample.Sampler, tokens []int3
 	for _, c := range s.cand {
 		s.ids, s.logits = append(s.ids, c.ID), append(s.logits, c.Logit)
 	}
-	return smp.SampleTop(s.ids, s.logits)
+	id, err := smp.SampleTop(s.ids, s.logits)
+	return id, explain(err)
+}
+
+// explain says what logits that cannot be sampled mean.
+func explain(err error) error {
+	if errors.Is(err, sample.ErrNaN) || errors.Is(err, sample.ErrInfinite) || errors.Is(err, sample.ErrNoCandidates) {
+		return fmt.Errorf("the model's logits are not finite, its file may be damaged (caldera verify tells the device's part): %w", err)
+	}
+	return err
 }
 
 // noText stands in for a decoder where a model has no vocabulary.

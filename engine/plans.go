@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/calderaml/caldera/engine/model"
@@ -33,6 +34,9 @@ func bucket(n int) int {
 
 // plan returns the plan for a step, made on first use and kept.
 func (e *Engine) plan(k planKey) (*planned, error) {
+	if e.plans == nil {
+		return nil, errors.New("the engine is closed")
+	}
 	if p := e.plans[k]; p != nil {
 		return p, nil
 	}

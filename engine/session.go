@@ -17,11 +17,12 @@ const maxLogitBytes = 64 << 20
 // A Session is one sequence: the tokens fed so far live in its state on the device. This version holds one
 // session at a time.
 type Session struct {
-	e     *Engine
-	pos   int
-	pages []int32
-	row   []float32
-	top   []byte
+	e      *Engine
+	pos    int
+	pages  []int32
+	failed error // why the state is unknown, nil while it is known
+	row    []float32
+	top    []byte
 	// cand, ids and logits are the candidates of the token being drawn, kept to be reused.
 	cand   []Candidate
 	ids    []int32
@@ -33,6 +34,9 @@ type Session struct {
 
 // NewSession returns an empty sequence.
 func (e *Engine) NewSession() (*Session, error) {
+	if e.plans == nil {
+		return nil, errors.New("the engine is closed")
+	}
 	if e.session != nil {
 		return nil, errors.New("a session is open already; this version holds one sequence at a time")
 	}
@@ -48,7 +52,7 @@ func (s *Session) Close() {
 }
 
 // Reset forgets every token.
-func (s *Session) Reset() { s.pos, s.pages = 0, s.pages[:0] }
+func (s *Session) Reset() { s.pos, s.pages, s.failed = 0, s.pages[:0], nil }
 
 // Len is the number of tokens fed.
 func (s *Session) Len() int { return s.pos }
@@ -95,6 +99,9 @@ func (s *Session) Last(ctx context.Context, tokens []int32) ([]float32, error) {
 // Top feeds tokens and appends the k best candidates after the last to dst, best first; the device selects
 // them and only they are read back.
 func (s *Session) Top(ctx context.Context, tokens []int32, k int, dst []Candidate) ([]Candidate, error) {
+	if k < 1 || k > shaders.TopKMax {
+		return dst, fmt.Errorf("%d candidates; 1 to %d can be selected", k, shaders.TopKMax)
+	}
 	opt := model.GraphOptions{TopK: k}
 	err := s.feed(ctx, tokens, wantLast, opt, func(p *planned, _, n int) error {
 		if n == 0 {
@@ -140,6 +147,14 @@ const (
 // of its first wanted token and how many it wanted.
 func (s *Session) feed(ctx context.Context, tokens []int32, w want, opt model.GraphOptions, done func(p *planned, first, n int) error) error {
 	e := s.e
+	switch {
+	case e.plans == nil:
+		return errors.New("the engine is closed")
+	case e.session != s:
+		return errors.New("the session is closed")
+	case s.failed != nil:
+		return fmt.Errorf("an earlier step failed and left the sequence in an unknown state; reset it: %w", s.failed)
+	}
 	if len(tokens) == 0 {
 		return errors.New("no tokens")
 	}
@@ -185,6 +200,8 @@ func (s *Session) feed(ctx context.Context, tokens []int32, w want, opt model.Gr
 		waited, err := p.runner.Run([]shaders.Run{run}, e.rope)
 		s.Waited += waited
 		if err != nil {
+			// The step may have run, in whole or in part: its state cannot be gone on from.
+			s.failed = err
 			return err
 		}
 		s.Steps++

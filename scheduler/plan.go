@@ -46,6 +46,7 @@ type Plan struct {
 	sets    *vk.SetPool
 	units   []unit
 	stats   Stats
+	flight  *Flight // the last step, until it is known to have ended
 }
 
 // unit is a command buffer and the nodes it holds.
@@ -241,11 +242,21 @@ func (p *Plan) lower(d shaders.Dispatch) (recorded, error) {
 func (p *Plan) Stats() Stats { return p.stats }
 
 // A Flight is a step that has been submitted.
-type Flight struct{ ticket *vk.Ticket }
+type Flight struct {
+	ticket *vk.Ticket
+	done   bool
+}
 
-// Begin writes the step buffer and submits. It does not wait. The plan must not be used again before the
-// flight is done.
+// Begin writes the step buffer and submits. It does not wait. While the last flight lasts it refuses, as the
+// step buffer is still being read.
 func (p *Plan) Begin(runs []shaders.Run, rope shaders.RopeTable) (*Flight, error) {
+	if p.flight != nil {
+		if done, err := p.flight.Done(); err != nil {
+			return nil, err
+		} else if !done {
+			return nil, fmt.Errorf("the last step has not ended: %w", vk.ErrBusy)
+		}
+	}
 	if err := p.writeStep(runs, rope); err != nil {
 		return nil, err
 	}
@@ -268,16 +279,26 @@ func (p *Plan) submit(units []unit) (*Flight, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Flight{t}, nil
+	p.flight = &Flight{ticket: t}
+	return p.flight, nil
 }
 
 // Done reports whether the flight has ended, without waiting.
-func (f *Flight) Done() (bool, error) { return f.ticket.Done() }
+func (f *Flight) Done() (bool, error) {
+	if f.done {
+		return true, nil
+	}
+	return f.ticket.Done()
+}
 
 // Wait waits for the end of the flight.
 func (f *Flight) Wait() error {
+	if f.done {
+		return nil
+	}
 	err := f.ticket.Wait(stepTimeout)
 	if err == nil {
+		f.done = true
 		f.ticket.Release()
 	}
 	return err

@@ -44,6 +44,9 @@ func (o *ExpertDown) Lower(p *Profile) ([]Dispatch, error) {
 	case o.Ids.Len < need || o.Weights.Len < need:
 		return nil, fmt.Errorf("expert_down %s: ids of %d and weights of %d bytes, %d rows of %d experts need %d", o.W.Name, o.Ids.Len, o.Weights.Len, o.Rows, o.K, need)
 	}
+	if err := p.loops("expert_down "+o.W.Name, o.K*(o.W.In/32+1)); err != nil {
+		return nil, err
+	}
 	windows, err := o.W.expertWindows(p.MaxBinding)
 	if err != nil {
 		return nil, err

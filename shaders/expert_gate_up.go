@@ -123,6 +123,9 @@ func (o *ExpertGateUp) pass(p *Profile, mode uint32, gate, up Matrix) ([]Dispatc
 	if o.routed() {
 		cut = Matrix.expertWindows
 	}
+	if err := p.loops("expert_gate_up "+gate.Name, 2*(gate.In/32+1)); err != nil {
+		return nil, err
+	}
 	gates, err := cut(gate, p.MaxBinding)
 	if err != nil {
 		return nil, err

@@ -104,3 +104,23 @@ func TestExpertDownLong(t *testing.T) {
 		})
 	}
 }
+
+// What cannot be cut and would go around too often is refused instead of computed wrongly.
+func TestLoopsRefused(t *testing.T) {
+	p := &shaders.Profile{Subgroup: 8, MaxBinding: 1 << 30, MaxGroups: [3]uint32{65535, 65535, 65535}, MaxLoops: 60000}
+	step := shaders.StepShape{Rows: 1, Seqs: 1, Outs: 1, Pages: 1}.NewBuffer().View()
+	mat := func(width int) shaders.Mat { return shaders.NewMat("m", shaders.Scratch, 1, width) }
+	for name, op := range map[string]shaders.Op{
+		"rmsnorm": &shaders.RMSNorm{Step: step, X: mat(1 << 20), Y: mat(1 << 20), Weight: mat(1 << 20).View, Rows: 1, Count: shaders.CountRows},
+		"router":  &shaders.Router{Step: step, Logits: mat(2048), Ids: mat(1024).View, Weights: mat(1024).View, Rows: 1, Experts: 2048, K: 1024},
+	} {
+		if _, err := op.Lower(p); err == nil {
+			t.Errorf("%s was lowered", name)
+		}
+		free := *p
+		free.MaxLoops = 0
+		if _, err := op.Lower(&free); err != nil {
+			t.Errorf("%s without a limit: %v", name, err)
+		}
+	}
+}

@@ -135,6 +135,9 @@ func (o *MatMul) Lower(p *Profile) ([]Dispatch, error) {
 	if o.X.Width != o.W.In || o.Y.Width != o.W.Out {
 		return nil, fmt.Errorf("matmul %s: %d x %d weights between widths %d and %d", o.W.Name, o.W.Out, o.W.In, o.X.Width, o.Y.Width)
 	}
+	if err := p.loops("matmul "+o.W.Name, o.W.In/32+1); err != nil {
+		return nil, err
+	}
 	windows, err := o.W.rowWindows(p.MaxBinding)
 	if err != nil {
 		return nil, err

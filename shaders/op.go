@@ -1,6 +1,9 @@
 package shaders
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // Kind says what a buffer is for, which decides where it lives and for how long.
 type Kind uint8
@@ -168,6 +171,9 @@ type Profile struct {
 	MaxLoops int
 }
 
+// ErrLoops reports that an op would go around its loops more often than the device allows.
+var ErrLoops = errors.New("an invocation has too many loops to run")
+
 // span is a part [first, first+count) of something that a kernel goes over.
 type span struct{ first, count int }
 
@@ -179,7 +185,7 @@ func (p *Profile) spans(n, each, fixed int) ([]span, error) {
 		per = (p.MaxLoops - fixed) / each
 	}
 	if per < 1 {
-		return nil, fmt.Errorf("one turn goes around %d loops, the device allows %d", each+fixed, p.MaxLoops)
+		return nil, fmt.Errorf("%w: one turn goes around %d, the device allows %d", ErrLoops, each+fixed, p.MaxLoops)
 	}
 	var ss []span
 	for f := 0; f < n; f += per {
@@ -198,7 +204,15 @@ func (p *Profile) ReduceSpec() []uint32 {
 	return []uint32{p.Subgroup, one}
 }
 
-// groups1 checks a grid against the device's limits.
+// loops refuses an op whose invocations go around their loops n times in all where the device allows fewer.
+func (p *Profile) loops(kernel string, n int) error {
+	if p.MaxLoops > 0 && n > p.MaxLoops {
+		return fmt.Errorf("%s: %w: it goes around %d times, the device allows %d", kernel, ErrLoops, n, p.MaxLoops)
+	}
+	return nil
+}
+
+// grid checks a grid against the device's limits.
 func (p *Profile) grid(kernel string, x, y, z int) ([3]uint32, error) {
 	g := [3]int{x, y, z}
 	for i, n := range g {

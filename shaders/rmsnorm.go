@@ -45,6 +45,9 @@ func (o *RMSNorm) Lower(p *Profile) ([]Dispatch, error) {
 	case o.Gather && o.X.Overlaps(o.Y.View):
 		return nil, fmt.Errorf("rmsnorm: rows cannot be gathered in place")
 	}
+	if err := p.loops("rmsnorm", 2*ceilDiv(o.X.Width, int(p.Subgroup))); err != nil {
+		return nil, err
+	}
 	groups, err := p.grid("rmsnorm", o.Rows, 1, 1)
 	if err != nil {
 		return nil, err

@@ -66,6 +66,9 @@ func (o *Router) Lower(p *Profile) ([]Dispatch, error) {
 	case o.Ids.Len < need || o.Weights.Len < need:
 		return nil, fmt.Errorf("router: ids of %d and weights of %d bytes, %d rows of %d experts need %d", o.Ids.Len, o.Weights.Len, o.Rows, o.K, need)
 	}
+	if err := p.loops("router", (o.K+2)*(ceilDiv(o.Experts, int(p.Subgroup))+1)); err != nil {
+		return nil, err
+	}
 	groups, err := p.grid("router", o.Rows, 1, 1)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -14,6 +15,7 @@ type app struct {
 	in        io.Reader
 	out, errw io.Writer
 
+	ctx      context.Context // ends with an interrupt
 	cfg      Config
 	settings *settings
 	log      zerolog.Logger
@@ -25,7 +27,7 @@ type app struct {
 
 func newApp(in io.Reader, out, errw io.Writer) *app {
 	return &app{
-		in: in, out: out, errw: errw, log: zerolog.Nop(),
+		in: in, out: out, errw: errw, log: zerolog.Nop(), ctx: context.Background(),
 		outColor: wantsColor("auto", isTerminal(out)),
 		errColor: wantsColor("auto", isTerminal(errw)),
 	}
@@ -58,6 +60,7 @@ memory, 6 device lost, 7 check not passed, 130 interrupted.`,
 			return cmd.Help()
 		},
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			a.ctx = cmd.Context()
 			if err := a.configure(cmd); err != nil {
 				return asUsage(err)
 			}

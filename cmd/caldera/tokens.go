@@ -31,15 +31,15 @@ func parseTokens(text string) ([]int32, error) {
 // path "-" is stdin, as text.
 func (a *app) readTokens(path string) ([]int32, error) {
 	if path == "-" {
-		b, err := io.ReadAll(a.in)
+		b, err := a.readAll("standard input", a.in)
 		if err != nil {
 			return nil, err
 		}
 		return parseTokens(string(b))
 	}
-	b, err := os.ReadFile(path)
+	b, err := a.readFile(path)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, err
 	}
 	width := map[string]int{".u16": 2, ".i32": 4}[filepath.Ext(path)]
 	if width == 0 {
@@ -75,12 +75,47 @@ func (a *app) tokensFrom(list, file string) ([]int32, error) {
 // readText reads a file of text, or stdin for "-".
 func (a *app) readText(path string) (string, error) {
 	if path == "-" {
-		b, err := io.ReadAll(a.in)
+		b, err := a.readAll("standard input", a.in)
 		return string(b), err
 	}
-	b, err := os.ReadFile(path)
+	b, err := a.readFile(path)
+	return string(b), err
+}
+
+// maxInput bounds what is read of a text or a list of tokens, in bytes; a context of 262144 tokens is far less.
+const maxInput = 64 << 20
+
+func (a *app) readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
 	if err != nil {
-		return "", usageError{err}
+		return nil, usageError{err}
 	}
-	return string(b), nil
+	defer f.Close()
+	return a.readAll(path, f)
+}
+
+// readAll reads a stream to its end, but not beyond maxInput and not beyond an interrupt. After an interrupt the
+// read that is under way is left behind; the program ends.
+func (a *app) readAll(name string, r io.Reader) ([]byte, error) {
+	type result struct {
+		b   []byte
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		b, err := io.ReadAll(io.LimitReader(r, maxInput+1))
+		done <- result{b, err}
+	}()
+	select {
+	case <-a.ctx.Done():
+		return nil, a.ctx.Err()
+	case x := <-done:
+		if x.err != nil {
+			return nil, usageError{x.err}
+		}
+		if len(x.b) > maxInput {
+			return nil, usagef("%s holds more than %d MiB", name, maxInput>>20)
+		}
+		return x.b, nil
+	}
 }

@@ -1,6 +1,10 @@
 package model
 
-import "github.com/calderaml/caldera/shaders"
+import (
+	"math"
+
+	"github.com/calderaml/caldera/shaders"
+)
 
 // convTaps is the width of the delta net's causal convolution; the carried tail is one less.
 const convTaps = 4
@@ -22,8 +26,8 @@ func (b *binder) deltaNet(c *Config, blk string) deltaNet {
 		Out:    b.matrix(blk+"ssm_out.weight", c.ValueWidth(), c.Embed),
 	}
 	for _, a := range b.values(blk + "ssm_a") {
-		if !(a <= 0) {
-			b.fail("tensor %sssm_a holds %g; it must be -exp(A_log), never positive: the file was converted without that step", blk, a)
+		if !(a <= 0) || math.IsInf(float64(a), 0) {
+			b.fail("tensor %sssm_a holds %g; it must be -exp(A_log), finite and never positive: the file was converted without that step", blk, a)
 			break
 		}
 	}

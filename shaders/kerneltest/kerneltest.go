@@ -4,6 +4,7 @@ package kerneltest
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -32,6 +33,13 @@ type Check struct {
 	// Exact compares words bit for bit instead.
 	Exact bool
 }
+
+// Limits of the floor rig on the loops of an invocation: few enough that ops which can be cut into several
+// dispatches are, and what ops get that cannot do with that.
+const (
+	fewLoops  = 150
+	moreLoops = 6000
+)
 
 // rig is a device under one profile and scheme.
 type rig struct {
@@ -84,8 +92,7 @@ var open = sync.OnceValue(func() rigSet {
 				die := scheduler.NewDie(dev)
 				die.Kernels.LanesPerRow, die.Kernels.OneSubgroup = s.lanes, s.one
 				if name == "floor" {
-					// Few enough that ops which may be cut into several dispatches are.
-					die.Kernels.MaxLoops = 2000
+					die.Kernels.MaxLoops = fewLoops
 				}
 				set.rigs = append(set.rigs, rig{fmt.Sprintf("%s/%s/%s", info.Name, name, s.name), die})
 			}
@@ -179,7 +186,7 @@ func (c Case) run(t *testing.T, g *scheduler.Graph, r rig, want shaders.HostMemo
 			}
 		}
 	}
-	p, err := scheduler.Compile(g, scheduler.Placement{Dies: []*scheduler.Die{r.die}}, scheduler.Options{Check: true})
+	p, err := compile(g, r.die)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,6 +206,20 @@ func (c Case) run(t *testing.T, g *scheduler.Graph, r rig, want shaders.HostMemo
 			t.Errorf("check %d, %s: %v", i, k.View.Buf.Name, err)
 		}
 	}
+}
+
+// compile makes the plan of a case with as few loops as its ops can be cut to.
+func compile(g *scheduler.Graph, die *scheduler.Die) (p *scheduler.Plan, err error) {
+	limit := die.Kernels.MaxLoops
+	defer func() { die.Kernels.MaxLoops = limit }()
+	for _, n := range []int{limit, moreLoops, 0} {
+		die.Kernels.MaxLoops = n
+		p, err = scheduler.Compile(g, scheduler.Placement{Dies: []*scheduler.Die{die}}, scheduler.Options{Check: true})
+		if !errors.Is(err, shaders.ErrLoops) {
+			break
+		}
+	}
+	return p, err
 }
 
 func (k Check) compare(got, want []byte) error {
