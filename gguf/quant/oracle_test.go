@@ -5,11 +5,13 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
-// vectorDirs returns the folders with reference vectors: the committed copy of
-// those for the implemented types, and the full set where there is one.
+// vectorDirs returns the folders with reference vectors: the committed copy, in
+// which many types have fewer blocks and only a digest of their values, and the
+// full set where there is one.
 func vectorDirs() []string {
 	dirs := []string{"testdata/quant"}
 	if d := oracle("quant"); d != "" {
@@ -53,6 +55,37 @@ func read(t testing.TB, dir, name string) []byte {
 		t.Fatal(err)
 	}
 	return b
+}
+
+// decoded returns the values of a type's blocks in dir, or nil and the sha256 of
+// their bytes, which the committed copy has instead of most values.
+func decoded(t testing.TB, dir string, typ Type) (values []float32, digest string) {
+	t.Helper()
+	name := filepath.Join(dir, typ.String()+".f32.bin")
+	b, err := os.ReadFile(name)
+	if err == nil {
+		return toFloats(b), ""
+	}
+	digests, e := os.ReadFile(filepath.Join(dir, "digests.txt"))
+	if e != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(digests)) {
+		if f := strings.Fields(line); len(f) == 2 && f[0] == typ.String() {
+			return nil, f[1]
+		}
+	}
+	t.Fatalf("neither %s nor a line in digests.txt", name)
+	return nil, ""
+}
+
+// floatDigest returns the sha256 of values as little-endian float32.
+func floatDigest(values []float32) string {
+	b := make([]byte, 0, 4*len(values))
+	for _, v := range values {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
+	}
+	return digest(b)
 }
 
 func toFloats(b []byte) []float32 {

@@ -12,7 +12,7 @@ func decodeBF16(dst []float32, src []byte) {
 	}
 }
 
-func encodeBF16(dst []byte, src []float32) error {
+func encodeBF16(dst []byte, src, _ []float32) error {
 	for i, x := range src {
 		binary.LittleEndian.PutUint16(dst[2*i:], F32ToBF16(x))
 	}

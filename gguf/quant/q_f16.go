@@ -20,7 +20,7 @@ func decodeF16(dst []float32, src []byte) {
 
 // encodeF16 keeps infinities and NaNs, and turns what a half cannot hold into
 // an infinity.
-func encodeF16(dst []byte, src []float32) error {
+func encodeF16(dst []byte, src, _ []float32) error {
 	for i, x := range src {
 		binary.LittleEndian.PutUint16(dst[2*i:], F32ToF16(x))
 	}

@@ -12,7 +12,7 @@ func decodeF32(dst []float32, src []byte) {
 	}
 }
 
-func encodeF32(dst []byte, src []float32) error {
+func encodeF32(dst []byte, src, _ []float32) error {
 	for i, x := range src {
 		binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(x))
 	}

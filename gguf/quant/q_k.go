@@ -11,3 +11,13 @@ func scaleMin(s []byte, g int) (scale, min uint8) {
 	}
 	return s[g+4]&15 | s[g-4]>>6<<4, s[g+4]>>4 | s[g]>>6<<4
 }
+
+// putScaleMin packs the 6-bit scales and minima of eight groups into s[0:12], the
+// inverse of scaleMin.
+func putScaleMin(s []byte, scales, mins []uint8) {
+	for g := range 4 {
+		s[g] = scales[g] | scales[g+4]>>4<<6
+		s[g+4] = mins[g] | mins[g+4]>>4<<6
+		s[g+8] = scales[g+4]&15 | mins[g+4]<<4
+	}
+}

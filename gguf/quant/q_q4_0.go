@@ -16,29 +16,18 @@ func decodeQ4_0(dst []float32, src []byte) {
 }
 
 // encodeQ4_0: d = m/−8 where m is the element of largest magnitude with its
-// sign, so that m lands on code 0; code = min(15, trunc(x/d + 8.5))
-// (weights.md 3.2).
-func encodeQ4_0(dst []byte, src []float32) error {
+// sign, so that m lands on code 0; code = min(15, trunc(x/d + 8.5)). With an
+// importance, search S (weights.md 3.2).
+func encodeQ4_0(dst []byte, src, im []float32) error {
+	var s block32
+	s.start(src, im)
 	for n := 0; len(src) >= 32; n++ {
-		x, b := src[:32], dst[:18]
-		_, m, err := extremes(x)
-		if err != nil {
+		b := dst[:18]
+		if err := putScale(b, s.signed(src, n, 8)); err != nil {
 			return blockError(n, 32, err)
 		}
-		d := m / -8
-		if err := putScale(b, d); err != nil {
-			return blockError(n, 32, err)
-		}
-		inv := inverse(d)
-		for i := range 16 {
-			b[2+i] = code4(x[i], inv) | code4(x[i+16], inv)<<4
-		}
+		putNibbles(b[2:], s.codes[:])
 		dst, src = dst[18:], src[32:]
 	}
 	return nil
-}
-
-func code4(x, inv float32) byte {
-	c := int32(float32(x*inv) + 8.5)
-	return byte(min(max(c, 0), 15))
 }

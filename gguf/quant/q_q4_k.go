@@ -26,3 +26,33 @@ func decodeQ4_K(dst []float32, src []byte) {
 		dst, src = dst[256:], src[144:]
 	}
 }
+
+// searchQ4_K is the search of weights.md 3.2.
+var searchQ4_K = offsetFormat{
+	size: 32, top: 15, levels: 63, average: true, plain: ladder{start: -1, step: 0.1, count: 20}, spread: 2,
+}
+
+// encodeQ4_K searches a scale and a minimum for each group of 32 and rounds the
+// elements again with what is stored of them (weights.md 3.2).
+func encodeQ4_K(dst []byte, src, im []float32) error {
+	var s superblock
+	s.start(im)
+	for n := 0; len(src) >= 256; n++ {
+		b := dst[:144]
+		s.load(src, 256*n)
+		d, dmin := s.searchOffset(&searchQ4_K)
+		if err := putScales(b, d, dmin); err != nil {
+			return blockError(n, 256, err)
+		}
+		s.recodeOffset(&searchQ4_K, f16At(b), f16At(b[2:]))
+		putScaleMin(b[4:], s.scaleQ[:], s.minQ[:])
+		for g := range 4 {
+			lo, hi := s.codes[64*g:][:32], s.codes[64*g+32:][:32]
+			for i := range 32 {
+				b[16+32*g+i] = lo[i] | hi[i]<<4
+			}
+		}
+		dst, src = dst[144:], src[256:]
+	}
+	return nil
+}

@@ -24,3 +24,34 @@ func decodeQ5_K(dst []float32, src []byte) {
 		dst, src = dst[256:], src[176:]
 	}
 }
+
+// searchQ5_K is the search of weights.md 3.2.
+var searchQ5_K = offsetFormat{
+	size: 32, top: 31, levels: 63, average: true, plain: ladder{start: -0.5, step: 0.1, count: 15}, spread: 2,
+}
+
+// encodeQ5_K is as encodeQ4_K with 32 codes.
+func encodeQ5_K(dst []byte, src, im []float32) error {
+	var s superblock
+	s.start(im)
+	for n := 0; len(src) >= 256; n++ {
+		b := dst[:176]
+		s.load(src, 256*n)
+		d, dmin := s.searchOffset(&searchQ5_K)
+		if err := putScales(b, d, dmin); err != nil {
+			return blockError(n, 256, err)
+		}
+		s.recodeOffset(&searchQ5_K, f16At(b), f16At(b[2:]))
+		putScaleMin(b[4:], s.scaleQ[:], s.minQ[:])
+		clear(b[16:48])
+		for g := range 4 {
+			lo, hi := s.codes[64*g:][:32], s.codes[64*g+32:][:32]
+			for i := range 32 {
+				b[16+i] |= (lo[i]>>4 | hi[i]>>4<<1) << (2 * g)
+				b[48+32*g+i] = lo[i]&15 | hi[i]<<4
+			}
+		}
+		dst, src = dst[176:], src[256:]
+	}
+	return nil
+}

@@ -34,3 +34,51 @@ func decodeQ6_K(dst []float32, src []byte) {
 		dst, src = dst[256:], src[210:]
 	}
 }
+
+// encodeQ6_K searches a signed scale for each group of 16 and rounds the elements
+// again with what is stored of them. The largest scale gets code −128 (weights.md
+// 3.2).
+func encodeQ6_K(dst []byte, src, im []float32) error {
+	var s superblock
+	s.start(im)
+	for n := 0; len(src) >= 256; n++ {
+		b := dst[:210]
+		s.load(src, 256*n)
+		if s.hasIm {
+			s.im.plain(s.w[:], s.at)
+		} else {
+			s.weighSquare()
+		}
+		for k := range 16 {
+			s.scale[k] = fitSigned(s.codes[16*k:][:16], s.x[16*k:][:16], s.w[16*k:][:16], 32)
+		}
+		m := s.largest(16)
+		if m == 0 {
+			clear(b)
+			dst, src = dst[210:], src[256:]
+			continue
+		}
+		inv := -128 / m
+		if err := putScale(b[208:], 1/inv*s.unit); err != nil {
+			return blockError(n, 256, err)
+		}
+		d := f16At(b[208:])
+		for k, v := range s.scale {
+			q := min(127, rint(inv*v))
+			b[192+k] = byte(int8(q))
+			s.recodeSigned(k, d*q, 32)
+		}
+		for half := range 2 {
+			ql, qh := b[64*half:][:64], b[128+32*half:][:32]
+			c := s.codes[128*half:][:128]
+			for l := range 32 {
+				c0, c1, c2, c3 := c[l], c[l+32], c[l+64], c[l+96]
+				ql[l] = c0&15 | c2<<4
+				ql[l+32] = c1&15 | c3<<4
+				qh[l] = c0>>4 | c1>>4<<2 | c2>>4<<4 | c3>>4<<6
+			}
+		}
+		dst, src = dst[210:], src[256:]
+	}
+	return nil
+}

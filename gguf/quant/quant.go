@@ -21,11 +21,37 @@ func Dequantize(t Type, dst []float32, src []byte) error {
 	return nil
 }
 
-// Quantize encodes src into the blocks of dst by the reference rounding of
-// weights.md 3.2, without an importance matrix. Lengths as in [Dequantize]. It
-// is an error if a block format is given a value that is not finite or whose
-// scale a half float cannot hold.
+// Quantize encodes src into the blocks of dst by the reference rounding and
+// searches of weights.md 3.2, without an importance matrix. Lengths as in
+// [Dequantize]. It is an error if a block format is given a value that is not
+// finite, or one that needs a scale a half float cannot hold. It allocates
+// nothing and may be called from several goroutines.
 func Quantize(t Type, dst []byte, src []float32) error {
+	return quantize(t, dst, src, nil)
+}
+
+// QuantizeRow is [Quantize] for one row with the importance of its elements (a
+// row of an importance matrix, weights.md 10), which must be finite and not
+// negative and as many as the elements; nil for none. Only their ratios matter.
+// Types whose rounding leaves no choice (F32, F16, BF16, Q8_0, MXFP4, ...) ignore
+// it.
+//
+// With an importance src must be the whole row: some formats weigh an element by
+// its size beside the mean of the row, so encoding the pieces of a row one by one
+// gives other codes.
+func QuantizeRow(t Type, dst []byte, src, importance []float32) error {
+	if importance != nil {
+		if len(importance) != len(src) {
+			return fmt.Errorf("quantize: %v: a row of %d elements has %d importance values", t, len(src), len(importance))
+		}
+		if err := checkImportance(importance); err != nil {
+			return fmt.Errorf("quantize: %v: %w", t, err)
+		}
+	}
+	return quantize(t, dst, src, importance)
+}
+
+func quantize(t Type, dst []byte, src, importance []float32) error {
 	f := t.format()
 	if f.encode == nil {
 		if f.name == "" {
@@ -36,7 +62,12 @@ func Quantize(t Type, dst []byte, src []float32) error {
 	if err := checkLengths(t, len(src), len(dst)); err != nil {
 		return fmt.Errorf("quantize: %w", err)
 	}
-	if err := f.encode(dst, src); err != nil {
+	if f.elements > 1 {
+		if err := checkFinite(src); err != nil {
+			return fmt.Errorf("quantize: %v: %w", t, err)
+		}
+	}
+	if err := f.encode(dst, src, importance); err != nil {
 		return fmt.Errorf("quantize: %v: %w", t, err)
 	}
 	return nil

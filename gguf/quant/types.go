@@ -64,13 +64,15 @@ const (
 
 // format is one line of the table: what a type is called, how large its blocks
 // are, and the code that reads and writes them. decode and encode are given
-// slices whose lengths agree and are whole blocks; either may be nil.
+// slices whose lengths agree and are whole blocks; either may be nil. encode is
+// given finite values (if blocks have several elements) and, unless importance is
+// nil, a whole row with as many importance values, finite and not negative.
 type format struct {
 	name     string
 	elements int // per block
 	bytes    int // per block
 	decode   func(dst []float32, src []byte)
-	encode   func(dst []byte, src []float32) error
+	encode   func(dst []byte, src, importance []float32) error
 }
 
 // formats is indexed by Type. A removed or unused id has an empty name.
@@ -78,38 +80,38 @@ var formats = [...]format{
 	F32:     {"F32", 1, 4, decodeF32, encodeF32},
 	F16:     {"F16", 1, 2, decodeF16, encodeF16},
 	Q4_0:    {"Q4_0", 32, 18, decodeQ4_0, encodeQ4_0},
-	Q4_1:    {"Q4_1", 32, 20, nil, nil},
-	Q5_0:    {"Q5_0", 32, 22, nil, nil},
-	Q5_1:    {"Q5_1", 32, 24, nil, nil},
+	Q4_1:    {"Q4_1", 32, 20, decodeQ4_1, encodeQ4_1},
+	Q5_0:    {"Q5_0", 32, 22, decodeQ5_0, encodeQ5_0},
+	Q5_1:    {"Q5_1", 32, 24, decodeQ5_1, encodeQ5_1},
 	Q8_0:    {"Q8_0", 32, 34, decodeQ8_0, encodeQ8_0},
-	Q8_1:    {"Q8_1", 32, 36, nil, nil},
-	Q2_K:    {"Q2_K", 256, 84, nil, nil},
-	Q3_K:    {"Q3_K", 256, 110, nil, nil},
-	Q4_K:    {"Q4_K", 256, 144, decodeQ4_K, nil},
-	Q5_K:    {"Q5_K", 256, 176, decodeQ5_K, nil},
-	Q6_K:    {"Q6_K", 256, 210, decodeQ6_K, nil},
-	Q8_K:    {"Q8_K", 256, 292, nil, nil},
-	IQ2_XXS: {"IQ2_XXS", 256, 66, nil, nil},
-	IQ2_XS:  {"IQ2_XS", 256, 74, nil, nil},
-	IQ3_XXS: {"IQ3_XXS", 256, 98, nil, nil},
-	IQ1_S:   {"IQ1_S", 256, 50, nil, nil},
-	IQ4_NL:  {"IQ4_NL", 32, 18, nil, nil},
-	IQ3_S:   {"IQ3_S", 256, 110, nil, nil},
-	IQ2_S:   {"IQ2_S", 256, 82, nil, nil},
-	IQ4_XS:  {"IQ4_XS", 256, 136, nil, nil},
+	Q8_1:    {"Q8_1", 32, 36, decodeQ8_1, nil},
+	Q2_K:    {"Q2_K", 256, 84, decodeQ2_K, encodeQ2_K},
+	Q3_K:    {"Q3_K", 256, 110, decodeQ3_K, encodeQ3_K},
+	Q4_K:    {"Q4_K", 256, 144, decodeQ4_K, encodeQ4_K},
+	Q5_K:    {"Q5_K", 256, 176, decodeQ5_K, encodeQ5_K},
+	Q6_K:    {"Q6_K", 256, 210, decodeQ6_K, encodeQ6_K},
+	Q8_K:    {"Q8_K", 256, 292, decodeQ8_K, nil},
+	IQ2_XXS: {"IQ2_XXS", 256, 66, decodeIQ2_XXS, nil},
+	IQ2_XS:  {"IQ2_XS", 256, 74, decodeIQ2_XS, nil},
+	IQ3_XXS: {"IQ3_XXS", 256, 98, decodeIQ3_XXS, nil},
+	IQ1_S:   {"IQ1_S", 256, 50, decodeIQ1_S, nil},
+	IQ4_NL:  {"IQ4_NL", 32, 18, decodeIQ4_NL, encodeIQ4_NL},
+	IQ3_S:   {"IQ3_S", 256, 110, decodeIQ3_S, nil},
+	IQ2_S:   {"IQ2_S", 256, 82, decodeIQ2_S, nil},
+	IQ4_XS:  {"IQ4_XS", 256, 136, decodeIQ4_XS, encodeIQ4_XS},
 	I8:      {"I8", 1, 1, nil, nil},
 	I16:     {"I16", 1, 2, nil, nil},
 	I32:     {"I32", 1, 4, nil, nil},
 	I64:     {"I64", 1, 8, nil, nil},
 	F64:     {"F64", 1, 8, nil, nil},
-	IQ1_M:   {"IQ1_M", 256, 56, nil, nil},
+	IQ1_M:   {"IQ1_M", 256, 56, decodeIQ1_M, nil},
 	BF16:    {"BF16", 1, 2, decodeBF16, encodeBF16},
-	TQ1_0:   {"TQ1_0", 256, 54, nil, nil},
-	TQ2_0:   {"TQ2_0", 256, 66, nil, nil},
-	MXFP4:   {"MXFP4", 32, 17, nil, nil},
-	NVFP4:   {"NVFP4", 64, 36, nil, nil},
-	Q1_0:    {"Q1_0", 128, 18, nil, nil},
-	Q2_0:    {"Q2_0", 64, 18, nil, nil},
+	TQ1_0:   {"TQ1_0", 256, 54, decodeTQ1_0, encodeTQ1_0},
+	TQ2_0:   {"TQ2_0", 256, 66, decodeTQ2_0, encodeTQ2_0},
+	MXFP4:   {"MXFP4", 32, 17, decodeMXFP4, encodeMXFP4},
+	NVFP4:   {"NVFP4", 64, 36, decodeNVFP4, encodeNVFP4},
+	Q1_0:    {"Q1_0", 128, 18, decodeQ1_0, encodeQ1_0},
+	Q2_0:    {"Q2_0", 64, 18, decodeQ2_0, encodeQ2_0},
 }
 
 // retired names ids that files may carry and that are refused: formats removed
