@@ -192,7 +192,7 @@ var steps = map[Type]struct{ relative, absolute float64 }{
 	Q1_0:   {1, 1},
 }
 
-// patterns are rows of 512 elements; normal ones are multiplied by a factor.
+// patterns are rows of 512 elements.
 func patterns() map[string][]float32 {
 	r := rand.New(rand.NewPCG(7, 7))
 	make512 := func(f func(i int) float64) []float32 {
@@ -421,14 +421,19 @@ func TestQuantizeRowRefuses(t *testing.T) {
 // FuzzQuantize encodes any floats with any importance as any type: what is
 // encoded decodes to finite values.
 func FuzzQuantize(f *testing.F) {
-	for _, x := range patterns() {
-		b := make([]byte, 4*len(x))
-		encodeF32(b, x, nil)
+	p := patterns()
+	for _, name := range []string{"normal", "spread", "subnormal", "2 at 77"} {
+		b := make([]byte, 4*512)
+		encodeF32(b, p[name], nil)
 		for _, typ := range encoders() {
 			f.Add(uint32(typ), b, false)
+			f.Add(uint32(typ), b[:4*256], true)
 		}
-		f.Add(uint32(Q4_K), b, true)
-		f.Add(uint32(Q5_0), b, true)
+	}
+	weighed := make([]byte, 4*512) // a row and its importance
+	encodeF32(weighed, slices.Concat(p["normal"][:256], p["all above"][:256]), nil)
+	for _, typ := range encoders() {
+		f.Add(uint32(typ), weighed, true)
 	}
 	f.Fuzz(func(t *testing.T, id uint32, data []byte, weighed bool) {
 		typ := Type(id)
