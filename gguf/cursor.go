@@ -52,7 +52,11 @@ func (c *cursor) u64(what string) uint64 {
 
 // text takes a length-prefixed string of at most max bytes.
 func (c *cursor) text(max uint64, what string) []byte {
-	n := c.u64("the length of " + what)
+	if c.err == nil && c.left() < 8 {
+		// Worded here: putting the words together for each string of a vocabulary would cost more than reading it.
+		c.fail("the length of %s needs 8 bytes at offset %d, the file has %d more", what, c.pos, c.left())
+	}
+	n := c.u64("")
 	if c.err == nil && n > max {
 		c.fail("%s is %d bytes long, the limit is %d", what, n, max)
 	}

@@ -6,6 +6,16 @@ import (
 	"github.com/calderaml/caldera/gguf/quant"
 )
 
+// Extent returns the bytes that a part's file has, and the bytes it needs to hold all of its tensors.
+func (f *File) Extent(part int) (have, need int64) {
+	p := f.parts[part]
+	need = int64(p.dataStart)
+	for i := range p.tensors {
+		need = max(need, p.tensors[i].Offset+p.tensors[i].Size)
+	}
+	return int64(len(p.data)), need
+}
+
 // checkExtents reports the first tensor whose bytes are not all in the file.
 // The padding after the last tensor need not be there.
 func (p *part) checkExtents() error {

@@ -14,6 +14,7 @@ import (
 	"iter"
 	"os"
 
+	"github.com/calderaml/caldera/gguf/mapping"
 	"github.com/calderaml/caldera/gguf/quant"
 )
 
@@ -46,6 +47,10 @@ var (
 	// sound but that ends before the bytes of a tensor do, or for a split
 	// model one of whose parts is not there.
 	ErrTruncated = errors.New("tensor data is missing")
+
+	// ErrChanged is in the chain of the error for a file that was truncated or
+	// written to while it was open.
+	ErrChanged = mapping.ErrChanged
 )
 
 // A Tensor is an entry of the tensor table.
@@ -96,8 +101,8 @@ type File struct {
 // named; all of them are opened. Every tensor's bytes are checked to lie within
 // their file: one that is cut short is an [ErrTruncated] that names the tensor.
 //
-// The files must not be truncated while they are open: the operating system
-// answers a read of the lost pages with a fatal signal.
+// A file that is truncated or written to while it is open is found by
+// [File.Intact]; reading what was lost gives zeros (package mapping).
 func Open(path string) (*File, error) { return open(path, false) }
 
 // OpenHeader is Open for looking at a model whose data may be incomplete, such
@@ -196,9 +201,33 @@ func (f *File) Parts() []string {
 	return names
 }
 
-// PartBytes returns the whole mapping of a file of the model, for importing
-// memory ranges rather than tensors. It is read-only.
-func (f *File) PartBytes(part int) []byte { return f.parts[part].data }
+// Pages returns the whole pages of memory that a file of the model is mapped
+// to, for sharing them with a device: its bytes, and zeros to the end of the
+// last page. It is read-only, and nil for a model that is not mapped.
+func (f *File) Pages(part int) []byte {
+	if part < 0 || part >= len(f.parts) || f.parts[part].mapping == nil {
+		return nil
+	}
+	return f.parts[part].mapping.Pages()
+}
+
+// Intact returns an [ErrChanged] when one of the files was truncated, grew or
+// was written to since it was opened, so that what was read of it may be wrong.
+// Whoever computes with the bytes that [File.Data] returns asks before the
+// results are used. Having failed once it always fails. A file that was removed
+// or replaced by another of its name stays what it was and is no error. It
+// costs about a microsecond a file.
+func (f *File) Intact() error {
+	for _, p := range f.parts {
+		if p.mapping == nil {
+			continue
+		}
+		if err := p.mapping.Check(); err != nil {
+			return fmt.Errorf("gguf: %w", err)
+		}
+	}
+	return nil
+}
 
 // Alignment returns the alignment in bytes of tensors in part's data section.
 func (f *File) Alignment(part int) int64 { return int64(f.parts[part].align) }

@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/bits"
-	"os"
 
+	"github.com/calderaml/caldera/gguf/mapping"
 	"github.com/calderaml/caldera/gguf/quant"
 )
 
@@ -14,7 +14,7 @@ import (
 type part struct {
 	name      string
 	data      []byte
-	unmap     func() error
+	mapping   *mapping.Mapping // nil for bytes in memory
 	version   uint32
 	kvs       []keyValue
 	index     map[string]int // key to its place in kvs
@@ -37,62 +37,35 @@ func (p *part) value(key string) (Value, bool) {
 }
 
 func (p *part) close() error {
-	if p.unmap == nil {
+	if p.mapping == nil {
 		return nil
 	}
-	unmap := p.unmap
-	p.unmap, p.data, p.kvs, p.index = nil, nil, nil, nil
-	if err := unmap(); err != nil {
+	m := p.mapping
+	p.mapping, p.data, p.kvs, p.index = nil, nil, nil, nil
+	if err := m.Close(); err != nil {
 		return fmt.Errorf("gguf: %s: %w", p.name, err)
 	}
 	return nil
 }
 
-// openPart maps a file and parses its header.
-func openPart(path string) (*part, error) {
-	data, unmap, err := mapFile(path)
+// openPart maps a file and parses its header. A lenient open takes a file that grows meanwhile, as a download under
+// way does, if what was there makes a header.
+func openPart(path string, lenient bool) (*part, error) {
+	m, err := mapping.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("gguf: %w", err)
 	}
-	p, err := parsePart(path, data)
+	p, err := parsePart(path, m.Bytes())
+	// A file that is being written while it is read makes no sense, and that is the better reason.
+	if cerr := m.Check(); cerr != nil && (err != nil || !lenient) {
+		err = fmt.Errorf("gguf: %w", cerr)
+	}
 	if err != nil {
-		unmap()
+		m.Close()
 		return nil, err
 	}
-	p.unmap = unmap
+	p.mapping = m
 	return p, nil
-}
-
-// mapFile maps a regular file read-only; the function returned undoes it.
-func mapFile(path string) (data []byte, unmap func() error, err error) {
-	// Look before opening: opening a pipe would wait for its writer.
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, nil, fmt.Errorf("%s: is not a regular file", path)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer f.Close() // a mapping outlives its descriptor
-	if info, err = f.Stat(); err != nil {
-		return nil, nil, err
-	}
-	size := info.Size()
-	if size == 0 {
-		return nil, func() error { return nil }, nil
-	}
-	if size != int64(int(size)) {
-		return nil, nil, fmt.Errorf("%s: %d bytes are too many for this machine's address space", path, size)
-	}
-	data, unmap, err = mapRead(f, int(size))
-	if err != nil {
-		return nil, nil, fmt.Errorf("%s: map: %w", path, err)
-	}
-	return data, unmap, nil
 }
 
 // parsePart parses the header of a file. That the tensors' bytes are there is

@@ -75,7 +75,7 @@ func siblings(path string, s split) (func(i uint64) string, error) {
 // open opens the file at path and, if it is one part of a split model, all the
 // others. Part 0 comes first, whichever was named.
 func open(path string, lenient bool) (_ *File, err error) {
-	named, err := openPart(path)
+	named, err := openPart(path, lenient)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func (f *File) openSplit(s split, lenient bool) error {
 	for i := range s.count {
 		p := named
 		if i != s.no {
-			if p, err = openPart(pathOf(i)); errors.Is(err, fs.ErrNotExist) {
+			if p, err = openPart(pathOf(i), lenient); errors.Is(err, fs.ErrNotExist) {
 				err = fmt.Errorf("%w: part %d of %d: %w", err, i+1, s.count, ErrTruncated)
 				if lenient && i > 0 {
 					f.missing = append(f.missing, err)

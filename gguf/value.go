@@ -3,6 +3,7 @@ package gguf
 import (
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"math"
 	"strings"
 )
@@ -106,6 +107,39 @@ func (v Value) Text(elements, length int) string {
 	}
 	b.WriteByte(']')
 	return b.String()
+}
+
+// Elements yields the elements of an array one after the other, of a scalar its
+// value: a bool, string, float32, float64, or an int64, or a uint64 where that
+// is too large for one. Nothing is expanded in advance, so looking at the first
+// few of a large array costs no more than they do.
+func (v Value) Elements() iter.Seq[any] {
+	return func(yield func(any) bool) {
+		rest := v.raw
+		for i := range v.n {
+			var x any
+			switch v.elem {
+			case KindString:
+				var s []byte
+				s, rest = cutString(rest)
+				x = string(s)
+			case KindBool:
+				x = v.raw[i] != 0
+			case KindFloat32:
+				x = math.Float32frombits(binary.LittleEndian.Uint32(v.raw[4*i:]))
+			case KindFloat64:
+				x = math.Float64frombits(binary.LittleEndian.Uint64(v.raw[8*i:]))
+			default:
+				u, neg := integerAt(v.elem, v.raw, i)
+				if x = int64(u); !neg && u > math.MaxInt64 {
+					x = u
+				}
+			}
+			if !yield(x) {
+				return
+			}
+		}
+	}
 }
 
 // text renders the element at the start of raw and returns what follows it.

@@ -170,6 +170,25 @@ func (w *Writer) header() (header []byte, align uint64, err error) {
 	return b, align, nil
 }
 
+// Size returns the bytes of the file as it would be written now.
+func (w *Writer) Size() (int64, error) {
+	header, align, err := w.header()
+	if err != nil {
+		return 0, err
+	}
+	size := uint64(len(header))
+	for _, t := range w.tensors {
+		padded, ok := padTo(uint64(t.size), align)
+		if ok {
+			size, ok = addTo(size, padded)
+		}
+		if !ok || size > maxInt63 {
+			return 0, fmt.Errorf("gguf: tensor %q: its end overflows", t.name)
+		}
+	}
+	return int64(size), nil
+}
+
 // WriteTo writes the file. It may be called again: the callbacks of
 // [Writer.AddTensorFunc] are then called again too.
 func (w *Writer) WriteTo(dst io.Writer) (int64, error) {

@@ -1,0 +1,5 @@
+//go:build !unix || !cgo
+
+package mapping
+
+const watching = false

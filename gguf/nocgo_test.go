@@ -1,0 +1,5 @@
+//go:build !cgo
+
+package gguf
+
+const cgo = false
