@@ -3,9 +3,11 @@
 // rows of tokens outside it are left to the other windows' dispatches. A lane per group of 32 weights.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#include "extra.glsl"
 
 layout(push_constant) uniform Push {
     uint off0, off1, off2;
+    EXTRA_OFFSETS
     uint first, n;  // the window: its first token, its tokens
     uint table;     // tokens in the whole table
     uint k;         // weights a row, a multiple of 32
@@ -31,7 +33,7 @@ void main() {
         if (here) {
             float w[32];
             load32(base, g, w);
-            for (uint j = 0u; j < 32u; j++) y[to + g * 32u + j] = w[j];
+            for (uint j = 0u; j < 32u; j++) y[to + g * 32u + j] = scaled(w[j], 0u);
         } else {
             for (uint j = 0u; j < 32u; j++) y[to + g * 32u + j] = 0.0;
         }

@@ -20,7 +20,7 @@ func embedModules() []Module {
 	var ms []Module
 	for _, t := range kernelTypes {
 		// No lane shares a row's sum here, so one module serves both schemes.
-		ms = append(ms, Module{Name: embedModule(t), Source: "embed.comp", Include: []string{blockDir(t)}, Buffers: 3, Params: 6})
+		ms = append(ms, blockModule(Module{Name: embedModule(t), Source: "embed.comp", Buffers: 3, Params: 6}, t, 1))
 	}
 	return ms
 }
@@ -30,7 +30,7 @@ func embedModule(t quant.Type) string { return "embed." + typeName(t) }
 func (o *Embed) Kernel() string { return "embed" }
 
 func (o *Embed) Operands() []Operand {
-	return []Operand{R(o.Step), R(o.W.View), W(o.Y.View)}
+	return append([]Operand{R(o.Step), R(o.W.View), W(o.Y.View)}, o.W.operands()...)
 }
 
 func (o *Embed) Cost() Cost {
@@ -57,7 +57,7 @@ func (o *Embed) Lower(p *Profile) ([]Dispatch, error) {
 		ds = append(ds, Dispatch{
 			Module: embedModule(o.W.Type),
 			Spec:   []uint32{rowGroup},
-			Bind:   []Operand{R(o.Step), R(w.view), W(o.Y.View)},
+			Bind:   append([]Operand{R(o.Step), R(w.view), W(o.Y.View)}, extras(0, o.W)...),
 			Push: []uint32{uint32(w.first), uint32(w.rows), uint32(o.W.Out), uint32(o.W.In),
 				uint32(o.W.RowBytes()), uint32(o.Y.Stride)},
 			Groups: groups,
@@ -68,7 +68,7 @@ func (o *Embed) Lower(p *Profile) ([]Dispatch, error) {
 
 func (o *Embed) Twin(m Memory) error {
 	s := ViewStep(m, o.Step)
-	w, y := m.Bytes(o.W.View), F32(m, o.Y.View)
+	w, y := o.W.contents(m), F32(m, o.Y.View)
 	for r := range s.Rows() {
 		out := o.Y.row(y, r)
 		t := s.Token(r)
@@ -76,8 +76,8 @@ func (o *Embed) Twin(m Memory) error {
 			clear(out)
 			continue
 		}
-		if err := o.W.row(out, w, 0, t); err != nil {
-			return fmt.Errorf("tensor %s: %w", o.W.Name, err)
+		if err := w.row(out, 0, t); err != nil {
+			return err
 		}
 	}
 	return nil

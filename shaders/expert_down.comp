@@ -3,9 +3,11 @@
 // A few outputs per invocation, or a workgroup shares one (LANES_PER_ROW).
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#include "extra.glsl"
 
 layout(push_constant) uniform Push {
     uint off0, off1, off2, off3, off4, off5;
+    EXTRA_OFFSETS
     uint n;            // weight rows
     uint k;            // weights a row, a multiple of 32
     uint row_bytes;    // bytes a row
@@ -51,7 +53,7 @@ void main() {
             [[unroll]] for (uint r = 0u; r < ROWS; r++) sum[r] = 0.0;
             TILE_PRODUCT(base, xs, p.k / 32u, sum)
             float f = factor[p.off4 + token * p.slots + slot];
-            [[unroll]] for (uint r = 0u; r < ROWS; r++) acc[r] += f * sum[r];
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) acc[r] += f * scaled(sum[r], e);
         }
         [[unroll]] for (uint r = 0u; r < ROWS; r++) {
             float v = acc[r];

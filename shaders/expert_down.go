@@ -17,13 +17,13 @@ type ExpertDown struct {
 }
 
 func expertDownModules() []Module {
-	return weightModules("expert_down", Module{Source: "expert_down.comp", Buffers: 6, Params: 9})
+	return weightModules("expert_down", 1, Module{Source: "expert_down.comp", Buffers: 6, Params: 9})
 }
 
 func (o *ExpertDown) Kernel() string { return "expert_down" }
 
 func (o *ExpertDown) Operands() []Operand {
-	return []Operand{R(o.Step), R(o.W.View), R(o.H.View), R(o.Ids), R(o.Weights), RW(o.Y.View)}
+	return append([]Operand{R(o.Step), R(o.W.View), R(o.H.View), R(o.Ids), R(o.Weights), RW(o.Y.View)}, o.W.operands()...)
 }
 
 func (o *ExpertDown) Cost() Cost {
@@ -61,7 +61,7 @@ func (o *ExpertDown) Lower(p *Profile) ([]Dispatch, error) {
 		ds = append(ds, Dispatch{
 			Module: weightModule("expert_down", o.W.Type, p.LanesPerRow),
 			Spec:   spec[:len(spec)-1], // a token's experts differ from the next one's: no tokens at once
-			Bind:   []Operand{R(o.Step), R(w.view), R(o.H.View), R(o.Ids), R(o.Weights), RW(o.Y.View)},
+			Bind:   append([]Operand{R(o.Step), R(w.view), R(o.H.View), R(o.Ids), R(o.Weights), RW(o.Y.View)}, extras(w.first, o.W)...),
 			Push: []uint32{uint32(o.W.Out), uint32(o.W.In), uint32(o.W.RowBytes()), uint32(o.W.expertBytes()),
 				uint32(o.H.Stride), uint32(o.Y.Stride), uint32(o.K), uint32(w.first), uint32(w.rows)},
 			Groups: groups,
@@ -73,14 +73,14 @@ func (o *ExpertDown) Lower(p *Profile) ([]Dispatch, error) {
 func (o *ExpertDown) Twin(m Memory) error {
 	tokens := ViewStep(m, o.Step).Rows()
 	pairs, _ := pairsByExpert(U32(m, o.Ids)[:tokens*o.K], o.W.stack())
-	w, h, y, weights := m.Bytes(o.W.View), F32(m, o.H.View), F32(m, o.Y.View), F32(m, o.Weights)
+	w, h, y, weights := o.W.contents(m), F32(m, o.H.View), F32(m, o.Y.View), F32(m, o.Weights)
 	return parallel(o.W.Out, func(from, to int) error {
 		row, sum := make([]float32, o.W.In), make([]float64, tokens)
 		for r := from; r < to; r++ {
 			clear(sum)
 			for e, of := range pairs {
-				if err := o.W.row(row, w, e, r); err != nil {
-					return fmt.Errorf("tensor %s: %w", o.W.Name, err)
+				if err := w.row(row, e, r); err != nil {
+					return err
 				}
 				for _, i := range of {
 					slot := o.H.row(h, i/o.K)[i%o.K*o.W.In:][:o.W.In]

@@ -11,15 +11,17 @@ import (
 )
 
 func TestExpertDown(t *testing.T) {
-	for i, typ := range weightTypes {
-		for _, c := range []struct {
-			in, out, experts, k int
-			windows             bool
-		}{
-			{in: 256, out: 70, experts: 6, k: 3, windows: true},
-			{in: 2560, out: 6, experts: 4, k: 4},
-			{in: 256, out: 33, experts: 3, k: 1},
-		} {
+	type downCase struct {
+		in, out, experts, k int
+		windows             bool
+	}
+	cases := []downCase{
+		{in: 256, out: 70, experts: 6, k: 3, windows: true}, // the case of types that have but one
+		{in: 2560, out: 6, experts: 4, k: 4},
+		{in: 256, out: 33, experts: 3, k: 1},
+	}
+	for i, typ := range weightTypes() {
+		for _, c := range cases[:casesOf(typ, len(cases))] {
 			name := fmt.Sprintf("%v %d of %d, %d x %d", typ, c.k, c.experts, c.out, c.in)
 			r := kerneltest.Rand(uint64(i))
 			fill := map[*shaders.Buffer][]byte{}
@@ -64,7 +66,7 @@ func TestExpertDown(t *testing.T) {
 			} else {
 				op = smallDevice{o, 1 << 27, 1} // outputs beyond the grid
 			}
-			kerneltest.Run(t, kerneltest.Case{Name: name, Ops: []shaders.Op{op}, Fill: fill, Check: []kerneltest.Check{
+			kerneltest.Run(t, kerneltest.Case{Name: name, Few: few(typ), Turn: turn(typ, i), Ops: []shaders.Op{op}, Fill: fill, Check: []kerneltest.Check{
 				{View: y.Buf.View(), Tol: 1e-5},
 				{View: rowsFrom(y, rows), Exact: true},
 			}})
@@ -160,7 +162,7 @@ func TestExpertDownRefuses(t *testing.T) {
 		"width of Y":  func(o *shaders.ExpertDown) int64 { o.Y = o.Y.Cols(0, 39); return 1 << 27 },
 		"rows":        func(o *shaders.ExpertDown) int64 { o.Rows = 5; return 1 << 27 },
 		"short stack": func(o *shaders.ExpertDown) int64 { o.W.Len -= 4; return 1 << 27 },
-		"block type":  func(o *shaders.ExpertDown) int64 { o.W.Type = quant.Q5_0; return 1 << 27 },
+		"block type":  func(o *shaders.ExpertDown) int64 { o.W.Type = quant.Q8_1; return 1 << 27 },
 		"one expert":  func(o *shaders.ExpertDown) int64 { return 4096 + 40*64*4 - 1 },
 		"grid in y":   func(o *shaders.ExpertDown) int64 { p.MaxGroups[1] = 3; return 1 << 27 },
 	} {

@@ -4,9 +4,11 @@
 // A few outputs per invocation, or a workgroup shares one (LANES_PER_ROW).
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#include "extra.glsl"
 
 layout(push_constant) uniform Push {
     uint off0, off1, off2, off3, off4, off5;
+    EXTRA_OFFSETS
     uint n;            // weight rows here
     uint k;            // weights a row, a multiple of 32
     uint row_bytes;    // bytes a row
@@ -59,7 +61,7 @@ void main() {
     // An id that names no expert gives zeros, from the dispatch over the first experts alone.
     bool none = e >= p.experts;
     if (none ? p.first != 0u : e - p.first >= p.bound) return;
-    uint groups = none ? 0u : p.k / 32u;
+    uint groups = none ? 0u : p.k / 32u, at = none ? 0u : e - p.first;
     // Tokens and rows past the end repeat the last one and are not stored.
     uint xs[TOKENS];
     [[unroll]] for (uint t = 0u; t < TOKENS; t++) xs[t] = p.off3 + min(t0 + t, tokens - 1u) * p.x_stride;
@@ -68,9 +70,9 @@ void main() {
         [[unroll]] for (uint i = 0u; i < TOKENS * ROWS; i++) a[i] = b[i] = 0.0;
         uint first[ROWS], second[ROWS];
         [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-            uint at = (e - p.first) * p.expert_bytes + min(row + r, p.n - 1u) * p.row_bytes;
-            first[r] = p.off1 * 4u + at;
-            second[r] = p.off2 * 4u + at;
+            uint b = at * p.expert_bytes + min(row + r, p.n - 1u) * p.row_bytes;
+            first[r] = p.off1 * 4u + b;
+            second[r] = p.off2 * 4u + b;
         }
         TILE_PRODUCT(first, xs, groups, a)
         if (MODE == 0u) {
@@ -86,7 +88,7 @@ void main() {
                 if (MODE == 0u) u = wg_sum(u);
                 if (LANE != 0u) continue;
 #endif
-                if (t0 + t < tokens && row + r < p.n) store(t0 + t, slot, row + r, g, u);
+                if (t0 + t < tokens && row + r < p.n) store(t0 + t, slot, row + r, scaled(g, at), scaled2(u, at));
             }
         }
     }

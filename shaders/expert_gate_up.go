@@ -28,7 +28,7 @@ const (
 )
 
 func expertGateUpModules() []Module {
-	return weightModules("expert_gate_up", Module{Source: "expert_gate_up.comp", Buffers: 6, Params: 12})
+	return weightModules("expert_gate_up", 2, Module{Source: "expert_gate_up.comp", Buffers: 6, Params: 12})
 }
 
 func (o *ExpertGateUp) Kernel() string { return "expert_gate_up" }
@@ -38,7 +38,7 @@ func (o *ExpertGateUp) Operands() []Operand {
 	if o.routed() {
 		ops = append(ops, R(o.Ids))
 	}
-	return ops
+	return append(append(ops, o.Gate.operands()...), o.Up.operands()...)
 }
 
 func (o *ExpertGateUp) routed() bool { return o.Ids.Buf != nil }
@@ -160,7 +160,7 @@ func (o *ExpertGateUp) pass(p *Profile, mode uint32, gate, up Matrix) ([]Dispatc
 		ds = append(ds, Dispatch{
 			Module: weightModule("expert_gate_up", gate.Type, p.LanesPerRow),
 			Spec:   append(spec, mode),
-			Bind:   []Operand{R(o.Step), R(w.view), R(ups[i].view), R(o.X.View), ids, {h.View, access}},
+			Bind:   append([]Operand{R(o.Step), R(w.view), R(ups[i].view), R(o.X.View), ids, {h.View, access}}, extras(first, gate, up)...),
 			Push: []uint32{uint32(rows), uint32(gate.In), uint32(gate.RowBytes()), uint32(gate.expertBytes()),
 				uint32(o.X.Stride), uint32(o.H.Stride), uint32(o.K), uint32(gate.Out),
 				uint32(first), uint32(bound), uint32(experts), routed},
@@ -177,7 +177,7 @@ func (o *ExpertGateUp) Twin(m Memory) error {
 		ids = U32(m, o.Ids)[:n]
 	}
 	pairs, none := pairsByExpert(ids, o.Gate.stack())
-	gw, uw, x, h := m.Bytes(o.Gate.View), m.Bytes(o.Up.View), F32(m, o.X.View), F32(m, o.H.View)
+	gw, uw, x, h := o.Gate.contents(m), o.Up.contents(m), F32(m, o.X.View), F32(m, o.H.View)
 	return parallel(o.Gate.Out, func(from, to int) error {
 		g, u := make([]float32, o.Gate.In), make([]float32, o.Gate.In)
 		for f := from; f < to; f++ {
@@ -186,11 +186,11 @@ func (o *ExpertGateUp) Twin(m Memory) error {
 				*out(i) = 0
 			}
 			for e, of := range pairs {
-				if err := o.Gate.row(g, gw, e, f); err != nil {
-					return fmt.Errorf("tensor %s: %w", o.Gate.Name, err)
+				if err := gw.row(g, e, f); err != nil {
+					return err
 				}
-				if err := o.Up.row(u, uw, e, f); err != nil {
-					return fmt.Errorf("tensor %s: %w", o.Up.Name, err)
+				if err := uw.row(u, e, f); err != nil {
+					return err
 				}
 				for _, i := range of {
 					xr := o.X.row(x, i/o.K)

@@ -3,9 +3,11 @@
 // A few weight rows per invocation, or a workgroup shares one (LANES_PER_ROW), TOKENS tokens at a time.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#include "extra.glsl"
 
 layout(push_constant) uniform Push {
     uint off0, off1, off2, off3, off4;
+    EXTRA_OFFSETS
     uint count;     // which of the step's counts limits the tokens
     uint n;         // weight rows here
     uint k;         // weights a row, a multiple of 32
@@ -30,6 +32,7 @@ layout(set = 0, binding = 3) buffer YBuffer { float y[]; };
 layout(set = 0, binding = 4) readonly buffer FactorBuffer { float factor[]; };
 
 void store(uint token, uint row, float v) {
+    v = scaled(v, 0u);
     if ((p.mode & 2u) != 0u) v *= factor[p.off4 + token * p.factor_stride];
     if ((p.mode & 4u) != 0u) v = 1.0 / (1.0 + exp(-v));
     uint i = p.off3 + token * p.y_stride + row;

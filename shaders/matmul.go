@@ -3,8 +3,6 @@ package shaders
 import (
 	"fmt"
 	"math"
-
-	"github.com/calderaml/caldera/gguf/quant"
 )
 
 // A Mat is a float32 matrix of activations: row r of Width floats begins at float r*Stride of the view.
@@ -53,34 +51,7 @@ const (
 )
 
 func matmulModules() []Module {
-	return weightModules("matmul", Module{Source: "matmul.comp", Buffers: 5, Params: 8})
-}
-
-// weightModules returns a module of a weight kernel for each block type and scheme.
-func weightModules(kernel string, base Module) []Module {
-	var ms []Module
-	for _, t := range kernelTypes {
-		for _, lanes := range []bool{false, true} {
-			m := base
-			m.Name = weightModule(kernel, t, lanes)
-			m.Include = append([]string{}, append(base.Include, blockDir(t))...)
-			m.Defines = append([]string{}, base.Defines...)
-			if lanes {
-				m.Defines = append(m.Defines, "LANES_PER_ROW")
-			}
-			ms = append(ms, m)
-		}
-	}
-	return ms
-}
-
-// weightModule is the name of a weight kernel's module.
-func weightModule(kernel string, t quant.Type, lanes bool) string {
-	scheme := "row"
-	if lanes {
-		scheme = "lanes"
-	}
-	return kernel + "." + typeName(t) + "." + scheme
+	return weightModules("matmul", 1, Module{Source: "matmul.comp", Buffers: 5, Params: 8})
 }
 
 // weightSpec returns the specialization constants and the number of workgroups of a weight kernel over
@@ -120,7 +91,7 @@ func (o *MatMul) Operands() []Operand {
 	if o.Factor.Buf != nil {
 		ops = append(ops, R(o.Factor.View))
 	}
-	return ops
+	return append(ops, o.W.operands()...)
 }
 
 func (o *MatMul) Cost() Cost {
@@ -165,7 +136,7 @@ func (o *MatMul) Lower(p *Profile) ([]Dispatch, error) {
 		ds = append(ds, Dispatch{
 			Module: weightModule("matmul", o.W.Type, p.LanesPerRow),
 			Spec:   spec,
-			Bind:   []Operand{R(o.Step), R(w.view), R(o.X.View), yo, factor},
+			Bind:   append([]Operand{R(o.Step), R(w.view), R(o.X.View), yo, factor}, extras(0, o.W)...),
 			Push: []uint32{uint32(o.Count), uint32(w.rows), uint32(o.W.In), uint32(o.W.RowBytes()),
 				uint32(o.X.Stride), uint32(o.Y.Stride), uint32(o.Factor.Stride), mode},
 			Groups: groups,
@@ -176,7 +147,7 @@ func (o *MatMul) Lower(p *Profile) ([]Dispatch, error) {
 
 func (o *MatMul) Twin(m Memory) error {
 	tokens := ViewStep(m, o.Step).Count(o.Count)
-	w, x, y := m.Bytes(o.W.View), F32(m, o.X.View), F32(m, o.Y.View)
+	w, x, y := o.W.contents(m), F32(m, o.X.View), F32(m, o.Y.View)
 	var factor []float32
 	if o.Factor.Buf != nil {
 		factor = F32(m, o.Factor.View)
@@ -184,8 +155,8 @@ func (o *MatMul) Twin(m Memory) error {
 	return parallel(o.W.Out, func(from, to int) error {
 		row := make([]float32, o.W.In)
 		for r := from; r < to; r++ {
-			if err := o.W.row(row, w, 0, r); err != nil {
-				return fmt.Errorf("tensor %s: %w", o.W.Name, err)
+			if err := w.row(row, 0, r); err != nil {
+				return err
 			}
 			for t := range tokens {
 				v := dot(row, o.X.row(x, t))

@@ -34,24 +34,26 @@ func dequantised(t *testing.T, m shaders.Matrix, data []byte) []float32 {
 }
 
 func TestMatMul(t *testing.T) {
-	for _, typ := range weightTypes {
-		for _, c := range []struct {
-			in, out, rows, tokens int
-			add, factor, sigmoid  bool
-		}{
-			{256, 5, 1, 1, false, false, false},
-			{512, 70, 8, 6, true, false, false},
-			{768, 33, 4, 3, false, true, false},
-			{256, 1, 8, 8, false, false, true},
-			{256, 97, 2, 2, true, true, false},
-		} {
+	type matmulCase struct {
+		in, out, rows, tokens int
+		add, factor, sigmoid  bool
+	}
+	cases := []matmulCase{
+		{768, 33, 4, 3, false, true, false}, // the case of types that have but one
+		{256, 5, 1, 1, false, false, false},
+		{512, 70, 8, 6, true, false, false},
+		{256, 1, 8, 8, false, false, true},
+		{256, 97, 2, 2, true, true, false},
+	}
+	for _, typ := range weightTypes() {
+		for _, c := range cases[:casesOf(typ, len(cases))] {
 			name := fmt.Sprintf("%v/%dx%d/%dof%d", typ, c.out, c.in, c.tokens, c.rows)
 			t.Run(name, func(t *testing.T) { testMatMul(t, typ, c.in, c.out, c.rows, c.tokens, c.add, c.factor, c.sigmoid) })
 		}
 	}
 }
 
-func testMatMul(t *testing.T, typ quant.Type, in, out, rows, tokens int, add, factor, sigmoid bool) {
+func testMatMul(t *testing.T, typ quant.Type, in, out, rows, tokens int, add, byToken, sigmoid bool) {
 	r := kerneltest.Rand(uint64(in*out + tokens))
 	w, wdata := randomMatrix(r, typ, in, out, 0)
 	step, sdata := kerneltest.Step(t, shaders.StepShape{Rows: rows, Seqs: 1, Outs: 1, Pages: 1}, []shaders.Run{{Tokens: kerneltest.Tokens(tokens), Pages: []int32{0}}}, nil)
@@ -61,12 +63,13 @@ func testMatMul(t *testing.T, typ quant.Type, in, out, rows, tokens int, add, fa
 	f := shaders.NewMat("f", shaders.Scratch, rows, 2)
 	xv, yv, fv := kerneltest.Normal(r, rows*(in+7)), kerneltest.Normal(r, rows*(out+5)), kerneltest.Normal(r, rows*2)
 	op := &shaders.MatMul{Step: step.View(), W: w, X: x.Cols(3, in), Y: y.Cols(2, out), Rows: rows, Count: shaders.CountRows, Accumulate: add, Sigmoid: sigmoid}
-	if factor {
+	if byToken {
 		op.Factor = f.Cols(1, 1)
 	}
 	fill := map[*shaders.Buffer][]byte{
 		step: sdata, w.Buf: wdata, x.Buf: kerneltest.Floats(xv), y.Buf: kerneltest.Floats(yv), f.Buf: kerneltest.Floats(fv),
 	}
+	withFactors(r, &op.W, fill)
 
 	// The twin against the formula, written out here.
 	mem := shaders.HostMemory{}
@@ -85,7 +88,8 @@ func testMatMul(t *testing.T, typ quant.Type, in, out, rows, tokens int, add, fa
 				for i := range in {
 					v += float64(weights[c*in+i]) * float64(xv[row*(in+7)+3+i])
 				}
-				if factor {
+				v *= float64(factor(op.W, 0, fill))
+				if byToken {
 					v *= float64(fv[row*2+1])
 				}
 				if sigmoid {
@@ -101,16 +105,20 @@ func testMatMul(t *testing.T, typ quant.Type, in, out, rows, tokens int, add, fa
 			}
 		}
 	}
-	kerneltest.Run(t, kerneltest.Case{Name: "matmul", Ops: []shaders.Op{op}, Fill: fill, Check: []kerneltest.Check{{View: y.View, Tol: 5e-6}}})
+	kerneltest.Run(t, kerneltest.Case{Name: "matmul", Few: few(typ), Ops: []shaders.Op{op}, Fill: fill, Check: []kerneltest.Check{{View: y.View, Tol: 5e-6}}})
 }
 
 // A matrix larger than a binding is read in windows; every row must come from its own window.
 func TestMatMulWindows(t *testing.T) {
 	r := kerneltest.Rand(3)
-	for _, typ := range []quant.Type{quant.Q8_0, quant.Q6_K} {
-		w, _ := randomMatrix(r, typ, 256, 101, 0)
-		op := &shaders.MatMul{Step: (&shaders.Buffer{Size: 64}).View(), W: w, X: shaders.NewMat("x", shaders.Scratch, 1, 256), Y: shaders.NewMat("y", shaders.Scratch, 1, 101), Rows: 1}
-		ds, err := op.Lower(&shaders.Profile{Subgroup: 8, MaxBinding: 4096 + 20*w.RowBytes(), MaxGroups: [3]uint32{65535, 65535, 65535}})
+	for _, c := range []struct {
+		typ     quant.Type
+		in, fit int // rows that a binding has room for; windows of 20 begin at whole words
+	}{{quant.Q8_0, 256, 20}, {quant.Q6_K, 256, 21}, {quant.MXFP4, 96, 23}} {
+		typ := c.typ
+		w, _ := randomMatrix(r, typ, c.in, 101, 0)
+		op := &shaders.MatMul{Step: (&shaders.Buffer{Size: 64}).View(), W: w, X: shaders.NewMat("x", shaders.Scratch, 1, c.in), Y: shaders.NewMat("y", shaders.Scratch, 1, 101), Rows: 1}
+		ds, err := op.Lower(&shaders.Profile{Subgroup: 8, MaxBinding: 4096 + int64(c.fit)*w.RowBytes(), MaxGroups: [3]uint32{65535, 65535, 65535}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -3,32 +3,10 @@ package shaders
 import (
 	"fmt"
 	"runtime"
-	"strings"
 	"sync"
 
 	"github.com/calderaml/caldera/gguf/quant"
 )
-
-// kernelTypes are the block types that kernels read. Each has its GLSL in common/dequant/TYPE/block.glsl
-// and its decoder in gguf/quant.
-var kernelTypes = []quant.Type{
-	quant.F32, quant.F16, quant.BF16, quant.Q8_0, quant.Q4_0, quant.Q4_K, quant.Q5_K, quant.Q6_K,
-}
-
-// HasKernel reports whether kernels read weights of this type.
-func HasKernel(t quant.Type) bool {
-	for _, k := range kernelTypes {
-		if k == t {
-			return true
-		}
-	}
-	return false
-}
-
-// blockDir is the include folder of a type's dequantisation.
-func blockDir(t quant.Type) string { return "common/dequant/" + typeName(t) }
-
-func typeName(t quant.Type) string { return strings.ToLower(t.String()) }
 
 // A Matrix is a weight matrix of Out rows with In weights each, or a stack of Experts such matrices.
 // In ggml's order the tensor's dimensions are {In, Out} or {In, Out, Experts}.
@@ -41,6 +19,9 @@ type Matrix struct {
 	// ExpertRows is the distance between experts in rows; 0 means Out. It is larger where the view begins
 	// inside a stack that holds more than one matrix per expert.
 	ExpertRows int
+	// Scale holds the factor of the matrix's products, or of each expert's, for block types that have one
+	// (HasScale), and is zero for the others.
+	Scale View
 }
 
 // RowBytes is the size of one row in bytes.
@@ -82,6 +63,8 @@ func (m Matrix) check() error {
 		return fmt.Errorf("tensor %s: no kernel reads block type %v", m.Name, m.Type)
 	case m.In <= 0 || m.Out <= 0 || m.In%32 != 0 || m.In%m.Type.BlockSize() != 0:
 		return fmt.Errorf("tensor %s: a matrix of %d rows of %d %v weights; rows must be a multiple of 32 and of the block", m.Name, m.Out, m.In, m.Type)
+	case HasScale(m.Type) != (m.Scale.Buf != nil) || HasScale(m.Type) && (!m.Scale.Valid() || m.Scale.Len < int64(4*m.stack())):
+		return fmt.Errorf("tensor %s: a factor of %d bytes for %d matrices of %v", m.Name, m.Scale.Len, m.stack(), m.Type)
 	case !m.Valid():
 		return fmt.Errorf("tensor %s: bytes %d..%d are outside its memory or not aligned to 4", m.Name, m.Off, m.Off+m.Len)
 	}
@@ -94,19 +77,29 @@ type rowWindow struct {
 	view        View
 }
 
-// rowWindows cuts a plain matrix into windows of at most max bytes. Windows begin at words, so for types
-// whose rows are not whole words a window holds an even number of rows. Room is left for the descriptor's
-// alignment, which makes a binding begin before its window.
+// wholeWords rounds n pieces of the given size down to a number that takes whole words, so that what follows
+// them begins at a word.
+func wholeWords(n int, size int64) int {
+	switch {
+	case size%4 == 0:
+		return n
+	case size%2 == 0:
+		return n - n%2
+	}
+	return n - n%4
+}
+
+// rowWindows cuts a plain matrix into windows of at most max bytes. Windows begin at words. Room is left for
+// the descriptor's alignment, which makes a binding begin before its window.
 func (m Matrix) rowWindows(max int64) ([]rowWindow, error) {
 	const slack = 4096
 	rb := m.RowBytes()
 	if m.used()+slack <= max {
 		return []rowWindow{{0, m.Out, m.View}}, nil
 	}
-	per := int((max - slack) / rb)
-	per -= per % 2
+	per := wholeWords(int((max-slack)/rb), rb)
 	if per <= 0 {
-		return nil, fmt.Errorf("tensor %s: two rows of %d bytes do not fit a binding of %d bytes", m.Name, rb, max)
+		return nil, fmt.Errorf("tensor %s: rows of %d bytes that make whole words do not fit a binding of %d bytes", m.Name, rb, max)
 	}
 	var ws []rowWindow
 	for f := 0; f < m.Out; f += per {
@@ -126,10 +119,7 @@ func (m Matrix) expertWindows(max int64) ([]rowWindow, error) {
 	}
 	per := n
 	if int64(n)*eb+slack > max {
-		per = int((max - slack) / eb)
-		if eb%4 != 0 {
-			per -= per % 2
-		}
+		per = wholeWords(int((max-slack)/eb), eb)
 		if per <= 0 {
 			return nil, fmt.Errorf("tensor %s: one expert of %d bytes does not fit a binding of %d bytes", m.Name, eb, max)
 		}
@@ -142,10 +132,41 @@ func (m Matrix) expertWindows(max int64) ([]rowWindow, error) {
 	return ws, nil
 }
 
-// row dequantises row r of expert e into dst, for twins.
-func (m Matrix) row(dst []float32, data []byte, e, r int) error {
-	off := int64(e)*m.expertBytes() + int64(r)*m.RowBytes()
-	return quant.Dequantize(m.Type, dst[:m.In], data[off:off+m.RowBytes()])
+// operands are what an op that reads the matrix must name besides its view.
+func (m Matrix) operands() []Operand {
+	if m.Scale.Buf == nil {
+		return nil
+	}
+	return []Operand{R(m.Scale)}
+}
+
+// contents reads a matrix's rows, for twins.
+type contents struct {
+	Matrix
+	data  []byte
+	scale []float32 // nil without
+}
+
+func (m Matrix) contents(mem Memory) contents {
+	c := contents{Matrix: m, data: mem.Bytes(m.View)}
+	if m.Scale.Buf != nil {
+		c.scale = F32(mem, m.Scale)
+	}
+	return c
+}
+
+// row dequantises row r of expert e into dst and applies the factor.
+func (c contents) row(dst []float32, e, r int) error {
+	off := int64(e)*c.expertBytes() + int64(r)*c.RowBytes()
+	if err := quant.Dequantize(c.Type, dst[:c.In], c.data[off:off+c.RowBytes()]); err != nil {
+		return fmt.Errorf("tensor %s: %w", c.Name, err)
+	}
+	if c.scale != nil {
+		for i := range dst[:c.In] {
+			dst[i] *= c.scale[e]
+		}
+	}
+	return nil
 }
 
 // product sets y[i] to the product of row r of expert e with xs[i]. Twins sum in float64, so that they

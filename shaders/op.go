@@ -20,6 +20,9 @@ const (
 	StepInput
 	// Result is read by the host after the step.
 	Result
+	// Table is read-only memory whose content a kernel brings along (Buffer.Content), such as the codebook
+	// of a block type. A dispatch binds it without its op naming it.
+	Table
 )
 
 // String returns the kind's name.
@@ -35,6 +38,8 @@ func (k Kind) String() string {
 		return "step"
 	case Result:
 		return "result"
+	case Table:
+		return "table"
 	}
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
@@ -45,6 +50,8 @@ type Buffer struct {
 	Name string
 	Kind Kind
 	Size int64 // bytes
+	// Content is what a Table holds; nil in other kinds.
+	Content []byte
 }
 
 // View returns the whole buffer.

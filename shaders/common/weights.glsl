@@ -1,4 +1,5 @@
-// Weight memory and its addressing. The matrix is bound as 32-bit words; a row starts at any even byte.
+// Weight memory and its addressing. The matrix is bound as 32-bit words; a row starts at any even byte, of
+// MXFP4 at any byte.
 // Before including, the kernel declares its push constants `p` and defines WEIGHT_BINDING.
 // The block type's own file, common/dequant/TYPE/block.glsl, is found by the include path of the module and
 // gives load32: the 32 weights of group `g` of the row at byte address `row`.
@@ -17,8 +18,32 @@ bool weight_second = false;
 #define WORD(i) weight_words[i]
 #endif
 
-// N words at even byte address b. Without a branch, as some compilers take minutes over dozens of them, and
-// without touching a word that holds none of the bytes asked for.
+#ifdef CODEBOOK_BINDING
+layout(set = 0, binding = CODEBOOK_BINDING) readonly buffer CodebookBuffer { uint codebook_words[]; };
+// The levels of point i of the codebook, lane 0 in the lowest bits (gguf/quant, Codebook).
+uint codebook(uint i) { return (codebook_words[p.off_codebook + (i >> 1u)] >> (16u * (i & 1u))) & 0xffffu; }
+#endif
+
+// A product of weights with the factor that the matrix, or expert e of a stack, carries.
+#ifdef SCALE_BINDING
+layout(set = 0, binding = SCALE_BINDING) readonly buffer ScaleBuffer { float scales[]; };
+float scaled(float v, uint e) { return v * scales[p.off_scale + e]; }
+#else
+float scaled(float v, uint e) { return v; }
+#endif
+#ifdef SCALE2_BINDING
+layout(set = 0, binding = SCALE2_BINDING) readonly buffer Scale2Buffer { float scales2[]; };
+float scaled2(float v, uint e) { return v * scales2[p.off_scale2 + e]; }
+#else
+float scaled2(float v, uint e) { return v; }
+#endif
+
+// The value of an IEEE half in the low 16 bits of a word.
+float half_value(uint h) { return unpackHalf2x16(h).x; }
+// N words at even byte address b. Without a branch, as some compilers take minutes over dozens of them (a
+// conditional between two names or constants is none), and without touching a word that holds none of the
+// bytes asked for. On some software devices a load costs more than decoding what it brings, so blocks are read
+// in whole words, each of them once.
 #define WORDS_AT(N) { \
         uint i = b >> 2u, odd = (b >> 1u) & 1u, word = WORD(i); \
         [[unroll]] for (uint j = 0u; j < N; j++) { \
@@ -30,10 +55,35 @@ bool weight_second = false;
     }
 void words_at(uint b, out uint v[8]) WORDS_AT(8u)
 void words_at(uint b, out uint v[4]) WORDS_AT(4u)
+void words_at(uint b, out uint v[2]) WORDS_AT(2u)
+uint word_at(uint b) { uint v[1]; WORDS_AT(1u) return v[0]; }
+// The half at even byte address b and the N words after it, which together take N + 1 words wherever b is.
+#define HALF_WORDS_AT(N) { \
+        uint i = b >> 2u, word = WORD(i); \
+        bool odd = (b & 2u) != 0u; \
+        h = half_value(word >> (8u * (b & 2u))); \
+        [[unroll]] for (uint j = 0u; j < N; j++) { \
+            uint next = WORD(i + 1u + j); \
+            uint crossed = (word >> 16u) | (next << 16u); \
+            v[j] = odd ? next : crossed; \
+            word = next; \
+        } \
+    }
+void half_words_at(uint b, out float h, out uint v[8]) HALF_WORDS_AT(8u)
+void half_words_at(uint b, out float h, out uint v[5]) HALF_WORDS_AT(5u)
+void half_words_at(uint b, out float h, out uint v[4]) HALF_WORDS_AT(4u)
+// The byte at any byte address b and the four words after it, which together take five words wherever b is.
+void byte_words_at(uint b, out uint e, out uint v[4]) {
+    uint i = b >> 2u, sh = 8u * (b & 3u), word = WORD(i);
+    e = (word >> sh) & 0xffu;
+    [[unroll]] for (uint j = 0u; j < 4u; j++) {
+        uint next = WORD(i + 1u + j);
+        v[j] = ((word >> sh) >> 8u) | (next << (24u - sh));
+        word = next;
+    }
+}
 uint half_at(uint b) { return (WORD(b >> 2u) >> ((b & 2u) * 8u)) & 0xffffu; }
 uint byte_at(uint b) { return (WORD(b >> 2u) >> ((b & 3u) * 8u)) & 0xffu; }
-// The value of an IEEE half given its 16 bits.
-float half_value(uint h) { return unpackHalf2x16(h).x; }
 // Byte i (0..3) of a word, unsigned and signed.
 float ubyte(uint w, uint i) { return float((w >> (8u * i)) & 0xffu); }
 float sbyte(uint w, uint i) { return float(bitfieldExtract(int(w), int(8u * i), 8)); }

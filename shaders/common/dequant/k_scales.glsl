@@ -4,6 +4,6 @@ uvec2 k_scale_min(uint b, uint s) {
     uint lo = WORD(b >> 2u), mid = WORD((b >> 2u) + 1u), hi = WORD((b >> 2u) + 2u);
     uint sh = 8u * (s & 3u);
     uint a = (lo >> sh) & 0xffu, m = (mid >> sh) & 0xffu, h = (hi >> sh) & 0xffu;
-    if (s < 4u) return uvec2(a & 63u, m & 63u);
-    return uvec2((h & 15u) | ((a >> 6u) << 4u), (h >> 4u) | ((m >> 6u) << 4u));
+    uvec2 first = uvec2(a & 63u, m & 63u), second = uvec2((h & 15u) | ((a >> 6u) << 4u), (h >> 4u) | ((m >> 6u) << 4u));
+    return mix(second, first, bvec2(s < 4u)); // selects
 }

@@ -1,8 +1,8 @@
 // 34 bytes for 32 weights: half d, 32 signed bytes; q*d (weights.md 2.2).
 void load32(uint row, uint g, out float v[32]) {
-    uint b = row + g * 34u, q[8];
-    float d = half_value(half_at(b));
-    words_at(b + 2u, q);
+    uint q[8];
+    float d;
+    half_words_at(row + g * 34u, d, q);
     [[unroll]] for (uint j = 0u; j < 8u; j++) {
         [[unroll]] for (uint i = 0u; i < 4u; i++) v[4u * j + i] = sbyte(q[j], i) * d;
     }
