@@ -40,15 +40,20 @@ type Config struct {
 	Context int    // most tokens of a sequence; default min(4096, the model's)
 	KV      string // "f16" (default) or "f32"
 	Batch   int    // most rows of a step, 1..512; default 512, or 64 on software devices
+	// Residency is where weights live on a device: "auto" (default), "import" or "copy", see package weights.
+	Residency string
 
 	// Check makes every plan look for missing barriers in what it recorded.
 	Check bool
 	// BreakKernel names a kernel to run from damaged code, to show that Verify finds it.
 	BreakKernel string
-	// Progress is told how loading goes: bytes of weights in place, of all.
-	Progress func(done, total int64)
+	// Progress is told how loading goes.
+	Progress func(Progress)
 	// WithoutNFC leaves text as it is before tokenizing, as llama.cpp does.
 	WithoutNFC bool
+
+	window int64            // most bytes of one import, 0 is the device's limit; tests make it small
+	inject func(*vk.Device) // called with the device before anything is loaded, in tests
 }
 
 // ErrContextFull reports that a sequence has reached the context; a recurrent model cannot drop its oldest
@@ -72,6 +77,12 @@ type Engine struct {
 	plans    map[planKey]*planned
 	session  *Session // the one sequence in use
 	load     time.Duration
+
+	resident weights.Report
+	prefault *prefault
+
+	room  *MemoryPlan
+	works [2]*scheduler.Workspace // of generation, and of steps that deliver all their rows' logits
 }
 
 // Open reads a model and puts it on a device.
@@ -89,30 +100,23 @@ func Open(cfg Config) (_ *Engine, err error) {
 	if err := e.openFile(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrModel, err)
 	}
-	if e.cfg.Context == 0 {
-		e.cfg.Context = min(4096, e.model.Context)
+	if err := e.cfg.resolveContext(e.model); err != nil {
+		return nil, err
 	}
-	if e.cfg.Context < 1 || e.cfg.Context > e.model.Context {
-		return nil, fmt.Errorf("context of %d tokens: the model is made for 1 to %d", e.cfg.Context, e.model.Context)
-	}
-	pages := (e.cfg.Context + shaders.PageTokens - 1) / shaders.PageTokens
 	e.rope = model.NewRope(e.model.Rope)
-	e.state = e.model.NewState(1, pages, e.cfg.KV == "f16")
+	e.state = e.model.NewState(1, pagesFor(e.cfg.Context), e.cfg.KV == "f16")
 	if e.cfg.Backend == Reference {
-		e.memory, err = weights.Map(e.model.Weights)
+		if err = e.fit(planner{}); err == nil {
+			e.memory, err = weights.Map(e.model.Weights)
+		}
 	} else {
 		err = e.openDevice()
 	}
 	if err != nil {
 		return nil, err
 	}
-	if e.cfg.Batch == 0 {
-		e.cfg.Batch = maxRows
-		if e.Software() {
-			e.cfg.Batch = softwareRows
-		}
-	}
 	e.load = time.Since(start)
+	e.startPrefault()
 	return e, nil
 }
 
@@ -124,11 +128,16 @@ func (c *Config) defaults() error {
 	if c.KV == "" {
 		c.KV = "f16"
 	}
+	if c.Residency == "" {
+		c.Residency = weights.Auto
+	}
 	switch {
 	case c.Backend != Vulkan && c.Backend != Reference:
 		return fmt.Errorf("backend %q: use %s or %s", c.Backend, Vulkan, Reference)
 	case c.KV != "f16" && c.KV != "f32":
 		return fmt.Errorf("KV cache type %q: use f16 or f32", c.KV)
+	case c.Residency != weights.Auto && c.Residency != weights.Import && c.Residency != weights.Copy:
+		return fmt.Errorf("residency %q: use %s, %s or %s", c.Residency, weights.Auto, weights.Import, weights.Copy)
 	case c.Batch < 0 || c.Batch > maxRows:
 		return fmt.Errorf("batch of %d rows: use 1 to %d", c.Batch, maxRows)
 	case c.Path == "" && c.Data == nil:
@@ -167,19 +176,16 @@ func (e *Engine) openDevice() (err error) {
 	if err != nil {
 		return err
 	}
+	if err := e.fit(planner{vulkan: true, info: info, profile: p, devices: e.instance.Devices()}); err != nil {
+		return err
+	}
 	dev, err := e.instance.NewDevice(info, p)
 	if err != nil {
 		return err
 	}
 	e.die = scheduler.NewDie(dev)
 	e.die.Break = e.cfg.BreakKernel
-	total := weights.Total(e.model.Weights)
-	err = weights.Upload(e.die, e.model.Weights, func(done int64) {
-		if e.cfg.Progress != nil {
-			e.cfg.Progress(done, total)
-		}
-	})
-	if err != nil {
+	if err := e.loadWeights(info, p); err != nil {
 		return fmt.Errorf("loading %s on %s: %w", e.file.Name(), info.Name, err)
 	}
 	for _, b := range e.state.Buffers() {
@@ -188,7 +194,8 @@ func (e *Engine) openDevice() (err error) {
 			return fmt.Errorf("state on %s (context %d): %w", info.Name, e.cfg.Context, err)
 		}
 	}
-	return nil
+	_, err = e.workspace(generation)
+	return err
 }
 
 // Close frees everything. It is safe on an engine that failed to open.
@@ -197,7 +204,9 @@ func (e *Engine) Close() error {
 		p.runner.Close()
 	}
 	e.plans = nil
+	e.freeWorkspaces()
 	var errs []error
+	e.prefault.stop()
 	if e.die != nil {
 		// A cache that cannot be kept costs the next start some time, and is no reason to fail.
 		_ = e.die.Device.SavePipelineCache()
@@ -233,10 +242,14 @@ func (e *Engine) Context() int { return e.cfg.Context }
 // Batch is the most rows of a step.
 func (e *Engine) Batch() int { return e.cfg.Batch }
 
-// SetBatch changes the most rows of a step, 1 to 512. Results do not depend on it.
+// SetBatch changes the most rows of a step, 1 to 512. Results do not depend on it. A batch above any before needs
+// more memory; if that does not fit, nothing is changed.
 func (e *Engine) SetBatch(n int) error {
 	if n < 1 || n > maxRows {
 		return fmt.Errorf("batch of %d rows: use 1 to %d", n, maxRows)
+	}
+	if err := e.reserve(n); err != nil {
+		return err
 	}
 	e.cfg.Batch = n
 	return nil
@@ -264,7 +277,7 @@ func (e *Engine) LoadTime() time.Duration { return e.load }
 // Device names what the model runs on.
 func (e *Engine) Device() string {
 	if e.die == nil {
-		return "reference (plain Go)"
+		return referenceName
 	}
 	return e.die.Device.Info().String()
 }

@@ -49,11 +49,20 @@ func (e *Engine) plan(k planKey) (*planned, error) {
 		}
 		p.runner = r
 	} else {
-		c, err := scheduler.Compile(g, scheduler.Placement{Dies: []*scheduler.Die{e.die}}, scheduler.Options{Check: e.cfg.Check})
+		use := generation
+		if k.outs > 1 {
+			use = allLogits
+		}
+		w, err := e.workspace(use)
+		if err != nil {
+			return nil, fmt.Errorf("planning a step of %d rows: %w", k.rows, err)
+		}
+		c, err := scheduler.Compile(g, scheduler.Placement{Dies: []*scheduler.Die{e.die}}, scheduler.Options{Check: e.cfg.Check, Workspace: w})
 		if err != nil {
 			return nil, fmt.Errorf("planning a step of %d rows: %w", k.rows, err)
 		}
 		p.runner, p.stats = c, c.Stats()
+		e.reachThreads()
 	}
 	e.plans[k] = p
 	return p, nil
@@ -78,4 +87,64 @@ func (e *Engine) DecodeCounts() (Counts, error) {
 		return Counts{}, err
 	}
 	return Counts{p.stats, p.cost}, nil
+}
+
+// The workspaces of an engine.
+const (
+	generation = iota // steps that deliver the logits of one row
+	allLogits         // steps that deliver those of every row
+)
+
+// workspace returns a workspace, made on first use for the largest step there is.
+func (e *Engine) workspace(use int) (*scheduler.Workspace, error) {
+	if e.works[use] != nil {
+		return e.works[use], nil
+	}
+	w, err := e.die.NewWorkspace(e.stepNeeds(use, e.room.Batch))
+	if err != nil {
+		return nil, err
+	}
+	e.works[use] = w
+	return w, nil
+}
+
+// stepNeeds is what the steps of a workspace take at most.
+func (e *Engine) stepNeeds(use, batch int) scheduler.Needs {
+	if use == allLogits {
+		return logitNeeds(e.model, e.state, 1, e.state.Pages, batch, true)
+	}
+	return stepNeeds(e.model, e.state, 1, e.state.Pages, batch, true)
+}
+
+// reserve makes room for steps of n rows. Where there is not enough, it frees the plans and their workspaces, and
+// plans are made again when they are used.
+func (e *Engine) reserve(n int) error {
+	if e.die == nil || n <= e.room.Batch {
+		return nil
+	}
+	w, err := e.die.NewWorkspace(e.stepNeeds(generation, n))
+	if err != nil {
+		return fmt.Errorf("batch of %d rows: %w", n, err)
+	}
+	for k, p := range e.plans {
+		p.runner.Close()
+		delete(e.plans, k)
+	}
+	e.freeWorkspaces()
+	e.works[generation], e.room.Batch = w, n
+	need := w.Needs()
+	more := need.Total() - e.room.Scratch - e.room.Step - e.room.Results
+	e.room.Scratch, e.room.Step, e.room.Results = need.Scratch, need.Step, need.Results
+	e.room.Needed, e.room.Total = e.room.Needed+more, e.room.Total+more
+	return nil
+}
+
+// freeWorkspaces frees the workspaces, whose plans are closed.
+func (e *Engine) freeWorkspaces() {
+	for i, w := range e.works {
+		if w != nil {
+			w.Free()
+		}
+		e.works[i] = nil
+	}
 }

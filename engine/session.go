@@ -152,7 +152,11 @@ func (s *Session) feed(ctx context.Context, tokens []int32, w want, opt model.Gr
 		return errors.New("the engine is closed")
 	case e.session != s:
 		return errors.New("the session is closed")
-	case s.failed != nil:
+	}
+	if err := e.intact(); err != nil {
+		return err
+	}
+	if s.failed != nil {
 		return fmt.Errorf("an earlier step failed and left the sequence in an unknown state; reset it: %w", s.failed)
 	}
 	if len(tokens) == 0 {
@@ -169,7 +173,7 @@ func (s *Session) feed(ctx context.Context, tokens []int32, w want, opt model.Gr
 	}
 	batch, outs := e.cfg.Batch, 1
 	if w == wantAll {
-		batch = min(batch, max(1, maxLogitBytes/(4*e.model.Vocab)))
+		batch = logitRows(e.model, batch)
 	}
 	for first := 0; first < len(tokens); first += batch {
 		if err := ctx.Err(); err != nil {
@@ -199,6 +203,9 @@ func (s *Session) feed(ctx context.Context, tokens []int32, w want, opt model.Gr
 		run.Pages = s.pages
 		waited, err := p.runner.Run([]shaders.Run{run}, e.rope)
 		s.Waited += waited
+		if ierr := e.intact(); ierr != nil {
+			err = ierr // whatever else came of it
+		}
 		if err != nil {
 			// The step may have run, in whole or in part: its state cannot be gone on from.
 			s.failed = err

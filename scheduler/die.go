@@ -17,7 +17,10 @@ type Die struct {
 	// shown to find it. Empty in all but that use.
 	Break string
 
-	places    map[*shaders.Buffer]*vk.Buffer
+	places    map[*shaders.Buffer][]place
+	users     map[*vk.Buffer]int // how many places lie in each piece of memory
+	largest   int64              // bytes that one piece can have
+	upload    *vk.Uploader       // of weights, while they are loaded
 	pipelines map[string]*vk.Pipeline
 	required  int // subgroup size that pipelines ask for, 0 = any
 }
@@ -33,49 +36,25 @@ func NewDie(d *vk.Device) *Die {
 		MaxGroups:   p.MaxGroups,
 		MaxLoops:    p.LoopLimit,
 	}
-	die := &Die{Device: d, Kernels: k, places: map[*shaders.Buffer]*vk.Buffer{}, pipelines: map[string]*vk.Pipeline{}}
+	die := &Die{Device: d, Kernels: k, places: map[*shaders.Buffer][]place{}, users: map[*vk.Buffer]int{}, pipelines: map[string]*vk.Pipeline{}}
+	die.largest = largest(d.Info().Limits)
 	if !p.SubgroupFixed && p.Features.SubgroupSize {
 		die.required = p.SubgroupSize
 	}
 	return die
 }
 
-// Allocate gives a weight or state buffer memory on the die, zeroed if zero is set.
-func (d *Die) Allocate(b *shaders.Buffer, zero bool) error {
+// holdTable gives a table memory with its content on first use.
+func (d *Die) holdTable(b *shaders.Buffer) error {
 	if d.places[b] != nil {
 		return nil
 	}
-	m, err := d.Device.NewBuffer(roundUp(max(b.Size, 4), 4), vk.DeviceLocal)
-	if err != nil {
-		return fmt.Errorf("memory for %s %s (%d bytes): %w", b.Kind, b.Name, b.Size, err)
+	if err := d.Allocate(b, false); err != nil {
+		return err
 	}
-	d.places[b] = m
-	if zero {
-		return d.Zero(b)
-	}
-	return nil
-}
-
-// Upload writes bytes of a buffer that has memory.
-func (d *Die) Upload(v shaders.View, data []byte) error {
-	m := d.places[v.Buf]
-	if m == nil {
-		return fmt.Errorf("upload of %s, which has no memory on this device", v.Buf.Name)
-	}
-	if err := d.Device.Upload(m, v.Off, data); err != nil {
-		return fmt.Errorf("upload of %s: %w", v.Buf.Name, err)
-	}
-	return nil
-}
-
-// Download reads bytes of a buffer that has memory.
-func (d *Die) Download(v shaders.View, dst []byte) error {
-	m := d.places[v.Buf]
-	if m == nil {
-		return fmt.Errorf("download of %s, which has no memory on this device", v.Buf.Name)
-	}
-	if err := d.Device.Download(m, v.Off, dst); err != nil {
-		return fmt.Errorf("download of %s: %w", v.Buf.Name, err)
+	if err := d.Upload(b.View().Slice(0, int64(len(b.Content))), b.Content); err != nil {
+		d.Free(b)
+		return err
 	}
 	return nil
 }
@@ -92,24 +71,16 @@ func (d *Die) Zero(b *shaders.Buffer) error {
 	return nil
 }
 
-// Free returns a buffer's memory.
-func (d *Die) Free(b *shaders.Buffer) {
-	if m := d.places[b]; m != nil {
-		m.Free()
-		delete(d.places, b)
-	}
-}
-
 // Close frees everything on the die, and the device.
 func (d *Die) Close() error {
 	for _, p := range d.pipelines {
 		p.Free()
 	}
 	d.pipelines = nil
-	for _, b := range d.places {
-		b.Free()
+	for m := range d.users {
+		m.Free()
 	}
-	d.places = nil
+	d.places, d.users = nil, nil
 	return d.Device.Close()
 }
 

@@ -25,6 +25,9 @@ type Options struct {
 	// PerOp records every op by itself and gives scratch buffers memory of their own, so that RunOps can
 	// stop after each op and intermediate values stay readable.
 	PerOp bool
+	// Workspace is memory that the plan shares with others that never run at the same time. Without one, and
+	// with PerOp, the plan has memory of its own.
+	Workspace *Workspace
 }
 
 // Stats are the counts of one step of a plan.
@@ -39,14 +42,12 @@ type Plan struct {
 	Graph *Graph
 	die   *Die
 
-	scratch *vk.Buffer
-	step    *vk.Buffer
-	results map[*shaders.Buffer]*vk.Buffer
-	offsets map[*shaders.Buffer]int64
+	work    *Workspace
+	own     bool                      // the workspace is the plan's own
+	offsets map[*shaders.Buffer]int64 // of scratch and results in it
 	sets    *vk.SetPool
 	units   []unit
 	stats   Stats
-	flight  *Flight // the last step, until it is known to have ended
 }
 
 // unit is a command buffer and the nodes it holds.
@@ -63,13 +64,13 @@ func Compile(g *Graph, where Placement, opt Options) (_ *Plan, err error) {
 	if err := g.Check(); err != nil {
 		return nil, err
 	}
-	p := &Plan{Graph: g, die: where.Dies[0], results: map[*shaders.Buffer]*vk.Buffer{}}
+	p := &Plan{Graph: g, die: where.Dies[0]}
 	defer func() {
 		if err != nil {
 			p.Close()
 		}
 	}()
-	if err := p.allocate(!opt.PerOp); err != nil {
+	if err := p.allocate(opt); err != nil {
 		return nil, err
 	}
 	if err := p.record(opt); err != nil {
@@ -79,46 +80,38 @@ func Compile(g *Graph, where Placement, opt Options) (_ *Plan, err error) {
 }
 
 // allocate gives the graph's own buffers memory.
-func (p *Plan) allocate(alias bool) (err error) {
-	dev := p.die.Device
-	p.offsets, p.stats.Scratch = planScratch(p.Graph, alias)
-	if p.stats.Scratch > 0 {
-		if p.scratch, err = dev.NewBuffer(p.stats.Scratch, vk.DeviceLocal); err != nil {
-			return fmt.Errorf("scratch of %d bytes: %w", p.stats.Scratch, err)
-		}
-	}
+func (p *Plan) allocate(opt Options) (err error) {
+	var n Needs
+	p.offsets, n = layOut(p.Graph, !opt.PerOp)
+	p.stats.Scratch = n.Scratch
 	for _, b := range p.Graph.Buffers() {
-		switch b.Kind {
-		case shaders.StepInput:
-			if p.step, err = dev.NewBuffer(b.Size, vk.HostVisible); err != nil {
-				return fmt.Errorf("step buffer of %d bytes: %w", b.Size, err)
-			}
-		case shaders.Result:
-			m, err := dev.NewBuffer(roundUp(b.Size, 4), vk.Readback)
-			if err != nil {
-				return fmt.Errorf("result %s of %d bytes: %w", b.Name, b.Size, err)
-			}
-			p.results[b] = m
-		case shaders.Weight, shaders.State:
-			if p.die.places[b] == nil {
-				return fmt.Errorf("%s %s has no memory on the device", b.Kind, b.Name)
-			}
+		if (b.Kind == shaders.Weight || b.Kind == shaders.State) && p.die.places[b] == nil {
+			return fmt.Errorf("%s %s has no memory on the device", b.Kind, b.Name)
 		}
 	}
-	return nil
+	if w := opt.Workspace; w != nil && !opt.PerOp {
+		if w.die != p.die || n.Max(w.needs) != w.needs {
+			return fmt.Errorf("a step needs %+v bytes, the workspace has %+v", n, w.needs)
+		}
+		p.work = w
+		return nil
+	}
+	p.work, err = p.die.NewWorkspace(n)
+	p.own = err == nil
+	return err
 }
 
 // place returns the device memory of a view.
 func (p *Plan) place(v shaders.View) (*vk.Buffer, int64) {
 	switch v.Buf.Kind {
 	case shaders.Scratch:
-		return p.scratch, p.offsets[v.Buf] + v.Off
+		return p.work.scratch, p.offsets[v.Buf] + v.Off
 	case shaders.StepInput:
-		return p.step, v.Off
+		return p.work.step, v.Off
 	case shaders.Result:
-		return p.results[v.Buf], v.Off
+		return p.work.results, p.offsets[v.Buf] + v.Off
 	}
-	return p.die.places[v.Buf], v.Off
+	return p.die.place(v)
 }
 
 // recorded is a dispatch on its way into a command buffer.
@@ -213,9 +206,17 @@ func (p *Plan) lower(d shaders.Dispatch) (recorded, error) {
 		if !o.Valid() {
 			return recorded{}, fmt.Errorf("%s: operand %d lies outside its buffer", d.Module, i)
 		}
+		if o.Buf.Kind == shaders.Table {
+			if err := p.die.holdTable(o.Buf); err != nil {
+				return recorded{}, fmt.Errorf("%s: %w", d.Module, err)
+			}
+		}
 		buf, off := p.place(o.View)
 		if buf == nil {
-			return recorded{}, fmt.Errorf("%s: operand %d (%s) has no memory", d.Module, i, o.Buf.Name)
+			return recorded{}, fmt.Errorf("%s: operand %d (%s) has no memory that holds bytes %d..%d of it together", d.Module, i, o.Buf.Name, o.Off, o.Off+o.Len)
+		}
+		if off%4 != 0 {
+			return recorded{}, fmt.Errorf("%s: operand %d (%s) lies at byte %d of its memory, between words", d.Module, i, o.Buf.Name, off)
 		}
 		// A descriptor begins where the device allows; the kernel gets the rest of the way in words.
 		begin := off / align * align
@@ -247,15 +248,11 @@ type Flight struct {
 	done   bool
 }
 
-// Begin writes the step buffer and submits. It does not wait. While the last flight lasts it refuses, as the
-// step buffer is still being read.
+// Begin writes the step buffer and submits. It does not wait. While a flight of the workspace lasts it refuses,
+// as the step buffer is still being read.
 func (p *Plan) Begin(runs []shaders.Run, rope shaders.RopeTable) (*Flight, error) {
-	if p.flight != nil {
-		if done, err := p.flight.Done(); err != nil {
-			return nil, err
-		} else if !done {
-			return nil, fmt.Errorf("the last step has not ended: %w", vk.ErrBusy)
-		}
+	if err := p.work.idle(); err != nil {
+		return nil, err
 	}
 	if err := p.writeStep(runs, rope); err != nil {
 		return nil, err
@@ -264,10 +261,14 @@ func (p *Plan) Begin(runs []shaders.Run, rope shaders.RopeTable) (*Flight, error
 }
 
 func (p *Plan) writeStep(runs []shaders.Run, rope shaders.RopeTable) error {
-	if err := p.Graph.Shape.Write(shaders.Words(p.step.Mapped()), runs, rope); err != nil {
+	step := p.work.step
+	if step == nil {
+		return errors.New("the plan's memory has been freed")
+	}
+	if err := p.Graph.Shape.Write(shaders.Words(step.Mapped()), runs, rope); err != nil {
 		return err
 	}
-	return p.step.Flush(0, p.step.Size())
+	return step.Flush(0, p.Graph.Step.Size)
 }
 
 func (p *Plan) submit(units []unit) (*Flight, error) {
@@ -279,8 +280,8 @@ func (p *Plan) submit(units []unit) (*Flight, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.flight = &Flight{ticket: t}
-	return p.flight, nil
+	p.work.flight = &Flight{ticket: t}
+	return p.work.flight, nil
 }
 
 // Done reports whether the flight has ended, without waiting.
@@ -388,16 +389,8 @@ func (p *Plan) Close() {
 		p.sets.Free()
 		p.sets = nil
 	}
-	for _, b := range p.results {
-		b.Free()
-	}
-	p.results = nil
-	if p.step != nil {
-		p.step.Free()
-		p.step = nil
-	}
-	if p.scratch != nil {
-		p.scratch.Free()
-		p.scratch = nil
+	if p.own {
+		p.work.Free()
+		p.own = false
 	}
 }

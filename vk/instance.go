@@ -198,6 +198,8 @@ func (in *Instance) validation() ([]string, int) {
 // harmless lists parts of messages that say nothing about this program.
 var harmless = []struct{ part, reason string }{
 	{"rayQuery", "GPU-assisted validation of 1.4 layers warns that it cannot check ray queries, which are not used"},
+	{"VUID-VkBufferCreateInfo-pNext-00920", "1.4 layers: SwiftShader imports host memory and does not report it; of other drivers it is not asked then"},
+	{"VUID-VkImportMemoryWin32HandleInfoKHR-handleType-00658", "the same"},
 	{"No buffer device address checking will be attempted", "GPU-assisted validation cannot check device addresses, which are not used, on a device without 64-bit integers"},
 }
 

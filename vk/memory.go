@@ -35,6 +35,11 @@ func (m MemoryInUse) Total() int64 {
 	return m.Reserved[DeviceLocal] + m.Reserved[HostVisible] + m.Reserved[Readback]
 }
 
+// Own returns the bytes of the live buffers of all uses but Imported.
+func (m MemoryInUse) Own() int64 {
+	return m.Buffers[DeviceLocal] + m.Buffers[HostVisible] + m.Buffers[Readback]
+}
+
 // Sizes of the blocks that small buffers share. The first block of an arena is
 // small, so that tests and small models stay small; each later one doubles.
 const (

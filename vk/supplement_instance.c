@@ -260,6 +260,20 @@ void sup_feature_chain(sup_features *c, const sup_exts *e) {
 #undef LINK
 }
 
+// imports_host reports whether a driver with the extension imports host memory for buffers such as ours.
+static int imports_host(sup_instance *in, VkPhysicalDevice pd, VkDriverId driver) {
+	// SwiftShader imports host pages, and its answer to this question leaves the handle type out.
+	if (driver == VK_DRIVER_ID_GOOGLE_SWIFTSHADER) return 1;
+	if (!in->GetPhysicalDeviceExternalBufferProperties) return 0;
+	VkPhysicalDeviceExternalBufferInfo q = {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO};
+	q.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT |
+	          VK_BUFFER_USAGE_INDIRECT_BUFFER_BIT;
+	q.handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT;
+	VkExternalBufferProperties r = {VK_STRUCTURE_TYPE_EXTERNAL_BUFFER_PROPERTIES};
+	in->GetPhysicalDeviceExternalBufferProperties(pd, &q, &r);
+	return !!(r.externalMemoryProperties.externalMemoryFeatures & VK_EXTERNAL_MEMORY_FEATURE_IMPORTABLE_BIT);
+}
+
 void sup_describe(sup_instance *in, VkPhysicalDevice pd, sup_info *o) {
 	memset(o, 0, sizeof *o);
 	VkPhysicalDeviceProperties2 p = {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
@@ -356,7 +370,7 @@ void sup_describe(sup_instance *in, VkPhysicalDevice pd, sup_info *o) {
 	BIT(f.coopmat.cooperativeMatrix, SUP_COOPMAT)
 	BIT(f.address.bufferDeviceAddress, SUP_ADDRESS)
 	BIT(f.timeline.timelineSemaphore, SUP_TIMELINE)
-	BIT(e.has[SUP_E_HOSTIMPORT], SUP_HOSTIMPORT)
+	BIT(e.has[SUP_E_HOSTIMPORT] && imports_host(in, pd, dr.driverID), SUP_HOSTIMPORT)
 	BIT(e.has[SUP_E_BUDGET], SUP_BUDGET)
 	BIT(f.subgroup_size.subgroupSizeControl && o->subgroup_required, SUP_SUBGROUPSIZE)
 	BIT(f.subgroup_size.computeFullSubgroups, SUP_FULLSUBGROUPS)

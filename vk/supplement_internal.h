@@ -12,6 +12,7 @@ _Static_assert(sizeof(void *) == 8, "non-dispatchable handles must be pointers: 
 	X(GetPhysicalDeviceProperties)                \
 	X(GetPhysicalDeviceProperties2)               \
 	X(GetPhysicalDeviceFeatures2)                 \
+	X(GetPhysicalDeviceExternalBufferProperties)  \
 	X(GetPhysicalDeviceMemoryProperties)          \
 	X(GetPhysicalDeviceMemoryProperties2)         \
 	X(GetPhysicalDeviceQueueFamilyProperties)     \

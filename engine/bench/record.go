@@ -70,17 +70,29 @@ type Record struct {
 	Submits        int `json:"submits"`
 	CommandBuffers int `json:"command_buffers"`
 
-	ScratchBytes   int64  `json:"scratch_bytes"`
-	HostNSPerToken int64  `json:"host_ns_per_token"` // in Go outside of submitting and waiting
-	RecordedAgain  int    `json:"recorded_again"`    // command buffers recorded while measuring
-	PipelinesMade  int64  `json:"pipelines_made"`    // while measuring
-	Unplanned      int64  `json:"unplanned_submits"` // beyond the plan's, while only generating
-	TTFTNS         int64  `json:"ttft_ns"`           // prompt to its last logits, mean; 0 without a prompt
-	Warmup         bool   `json:"warmup"`
-	ColdNS         int64  `json:"cold_ns"` // the warm-up
-	LoadNS         int64  `json:"load_ns"`
-	Seed           uint64 `json:"seed"`
-	GitDirty       bool   `json:"git_dirty"`
+	ScratchBytes   int64 `json:"scratch_bytes"`     // shared by all steps
+	HostNSPerToken int64 `json:"host_ns_per_token"` // in Go outside of submitting and waiting
+	RecordedAgain  int   `json:"recorded_again"`    // command buffers recorded while measuring
+	PipelinesMade  int64 `json:"pipelines_made"`    // while measuring
+	Unplanned      int64 `json:"unplanned_submits"` // beyond the plan's, while only generating
+	TTFTNS         int64 `json:"ttft_ns"`           // prompt to its last logits, mean; 0 without a prompt
+	Warmup         bool  `json:"warmup"`
+	ColdNS         int64 `json:"cold_ns"` // the warm-up
+	LoadNS         int64 `json:"load_ns"`
+	// Where the weights live, in bytes: read from the file's pages, written to memory that host and device share,
+	// transferred to memory of the device.
+	WeightsImported int64 `json:"weights_imported"`
+	WeightsCopied   int64 `json:"weights_copied"`
+	WeightsUploaded int64 `json:"weights_uploaded"`
+	// What else there is, and what the device's buffers take in all but the file's pages: as planned before loading
+	// and as it is after the test. 0 is used on the reference backend, which has no device.
+	KVBytes       int64 `json:"kv_bytes"`
+	StateBytes    int64 `json:"state_bytes"`
+	MemoryPlanned int64 `json:"memory_planned"`
+	MemoryUsed    int64 `json:"memory_used"`
+
+	Seed     uint64 `json:"seed"`
+	GitDirty bool   `json:"git_dirty"`
 }
 
 // A Setup is what the tests of a run share: what the engine does not know about itself.
@@ -118,11 +130,13 @@ func NewRecord(e *engine.Engine, s Setup, r *Result) Record {
 		VendorID: s.Hardware.VendorID, DeviceID: s.Hardware.DeviceID, SubgroupSize: s.Hardware.SubgroupSize, Software: e.Software(),
 		Profile: s.Profile, ShaderSet: shaderSet(),
 		Ops: r.Decode.Ops, Dispatches: r.Decode.Dispatches, Barriers: r.Decode.Barriers, Submits: r.Decode.Submits,
-		CommandBuffers: r.Decode.CommandBuffers, ScratchBytes: r.Decode.Scratch,
+		CommandBuffers: r.Decode.CommandBuffers, ScratchBytes: e.Memory().Scratch,
 		HostNSPerToken: r.HostPerToken().Nanoseconds(), RecordedAgain: r.Recorded,
 		PipelinesMade: r.Device.Pipelines, Unplanned: r.Unplanned(),
 		TTFTNS: r.Prefill.Nanoseconds() / int64(max(1, len(r.Samples))), Warmup: r.Warm, ColdNS: r.Cold.Nanoseconds(),
-		LoadNS: e.LoadTime().Nanoseconds(), Seed: s.Seed, GitDirty: s.Dirty,
+		LoadNS: e.LoadTime().Nanoseconds(), WeightsImported: e.Weights().Imported, WeightsCopied: e.Weights().Copied,
+		WeightsUploaded: e.Weights().Uploaded, KVBytes: e.Memory().KV.Bytes, StateBytes: e.Memory().State.Bytes,
+		MemoryPlanned: e.Memory().Resident(), MemoryUsed: e.MemoryInUse().Own(), Seed: s.Seed, GitDirty: s.Dirty,
 	}
 	if s.Backend == engine.Reference {
 		x.Backends, x.GPULayers = "Reference", 0

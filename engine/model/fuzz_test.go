@@ -171,6 +171,19 @@ func FuzzConfig(f *testing.F) {
 		}
 		f.Add(data)
 	}
+	models, _ := filepath.Glob(filepath.Join(oracle.Dir(), "*", "model.gguf"))
+	for _, path := range models {
+		m, err := gguf.OpenHeader(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data[:min(m.DataStart(0)+4096, int64(len(data)))])
+		m.Close()
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		bindHostile(t, data, gguf.OpenBytes)
 		bindHostile(t, data, gguf.OpenHeaderBytes)

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -80,11 +81,54 @@ func (b *binder) stack(name string, in, out, experts int) shaders.Matrix {
 	if t == nil || !b.readable(t, in) {
 		return shaders.Matrix{}
 	}
-	return shaders.Matrix{View: b.file(t), Name: name, Type: t.Type, In: in, Out: out, Experts: experts}
+	return shaders.Matrix{
+		View: b.file(t), Name: name, Type: t.Type, In: in, Out: out, Experts: experts, Scale: b.scale(t, name, experts),
+	}
 }
 
-// readable refuses what no kernel reads: types, by tensor and type, short rows, and values that another
-// tensor multiplies, as in NVFP4 files (model-qwen35.md 3.1).
+// scale binds the factor of a matrix, or of each expert's, for a type that has one: NAME.scale, one value or
+// one an expert, 1 where the file leaves it out (model-qwen35.md 3.1). NAME.input_scale, the range of 8-bit
+// activations, has no part in arithmetic on float32 activations.
+func (b *binder) scale(t *gguf.Tensor, name string, experts int) shaders.View {
+	if !shaders.HasScale(t.Type) {
+		return shaders.View{}
+	}
+	base := strings.TrimSuffix(t.Name, ".weight")
+	n := max(experts, 1)
+	given, _ := b.f.Tensor(base + ".scale")
+	if given != nil {
+		if k := given.Elements(); given.Type != quant.F32 || k != 1 && k != uint64(n) {
+			b.fail("tensor %s is %d %v values; %s needs F32, one or %d of them", given.Name, k, given.Type, t.Name, n)
+			return shaders.View{}
+		}
+		b.used[given.Name] = true
+	}
+	if input := base + ".input_scale"; b.has(input) {
+		b.used[input] = true
+	}
+	return b.add(name+"[scale]", int64(4*n), nil, func() ([]byte, error) { return b.factors(given, n) })
+}
+
+// factors returns n float32 factors: those of a tensor, which are checked, or the one that it has for all.
+func (b *binder) factors(t *gguf.Tensor, n int) ([]byte, error) {
+	one := binary.LittleEndian.AppendUint32(nil, math.Float32bits(1))
+	if t == nil {
+		return bytes.Repeat(one, n), nil
+	}
+	src, err := b.widen(t)
+	if err != nil {
+		return nil, err
+	}
+	for i := 0; i < len(src); i += 4 {
+		if f := math.Float32frombits(binary.LittleEndian.Uint32(src[i:])); f != f || f-f != 0 {
+			return nil, fmt.Errorf("tensor %s: factor %d is %g, which is not finite: the file is damaged", t.Name, i/4, f)
+		}
+	}
+	return bytes.Repeat(src, n*4/len(src)), nil
+}
+
+// readable refuses what no kernel reads: types, by tensor and type, short rows, and a factor of a type that
+// has none.
 func (b *binder) readable(t *gguf.Tensor, in int) bool {
 	if !shaders.HasKernel(t.Type) {
 		b.fail("%w: tensor %s is %v, a block type that this version has no kernel for", ErrUnsupported, t.Name, t.Type)
@@ -94,8 +138,8 @@ func (b *binder) readable(t *gguf.Tensor, in int) bool {
 		b.fail("%w: tensor %s has rows of %d weights; kernels need a multiple of 32", ErrUnsupported, t.Name, in)
 		return false
 	}
-	if scale := strings.TrimSuffix(t.Name, ".weight") + ".scale"; b.has(scale) {
-		b.fail("%w: tensor %s scales %s; no kernel applies it", ErrUnsupported, scale, t.Name)
+	if scale := strings.TrimSuffix(t.Name, ".weight") + ".scale"; b.has(scale) && !shaders.HasScale(t.Type) {
+		b.fail("%w: tensor %s scales %s, which is %v; only NVFP4 has a factor", ErrUnsupported, scale, t.Name, t.Type)
 		return false
 	}
 	return true
@@ -119,7 +163,7 @@ func (b *binder) rows(name string, t *gguf.Tensor, out int, pick func(i int) int
 		}
 		return dst, nil
 	})
-	return shaders.Matrix{View: view, Name: name, Type: t.Type, In: int(t.Ne(0)), Out: out}
+	return shaders.Matrix{View: view, Name: name, Type: t.Type, In: int(t.Ne(0)), Out: out, Scale: b.scale(t, name, 0)}
 }
 
 // vector binds float32 values; F16 and BF16 files are widened.

@@ -133,12 +133,13 @@ func TestTensorRules(t *testing.T) {
 		refused    bool     // the error is an ErrUnsupported
 	}{
 		// Types.
-		{"Q5_0 matrix", moe, retype(quant.Q5_0, "blk.0.attn_qkv.weight"), []string{"blk.0.attn_qkv.weight", "Q5_0"}, true},
-		{"MXFP4 experts", moe, retype(quant.MXFP4, "blk.1.ffn_up_exps.weight"), []string{"blk.1.ffn_up_exps.weight", "MXFP4"}, true},
-		{"NVFP4 matrix", dense, retype(quant.NVFP4, "blk.0.ffn_up.weight"), []string{"blk.0.ffn_up.weight", "NVFP4"}, true},
-		{"IQ4_NL embedding", dense, retype(quant.IQ4_NL, "token_embd.weight"), []string{"token_embd.weight", "IQ4_NL"}, true},
-		{"Q4_1 head", dense, retype(quant.Q4_1, "output.weight"), []string{"output.weight", "Q4_1"}, true},
-		{"Q5_1 fused input", next, retype(quant.Q5_1, "blk.0.ssm_ba.weight"), []string{"blk.0.ssm_ba.weight", "Q5_1"}, true},
+		{"Q5_0 matrix", moe, retype(quant.Q5_0, "blk.0.attn_qkv.weight"), nil, false},
+		{"MXFP4 experts", moe, retype(quant.MXFP4, "blk.1.ffn_up_exps.weight"), nil, false},
+		{"NVFP4 matrix", dense, retype(quant.NVFP4, "blk.0.ffn_up.weight"), nil, false},
+		{"IQ4_NL embedding", dense, retype(quant.IQ4_NL, "token_embd.weight"), nil, false},
+		{"Q4_1 head", dense, retype(quant.Q4_1, "output.weight"), nil, false},
+		{"Q5_1 fused input", next, retype(quant.Q5_1, "blk.0.ssm_ba.weight"), nil, false},
+		{"Q8_1 matrix", dense, retype(quant.Q8_1, "blk.0.ffn_up.weight"), []string{"blk.0.ffn_up.weight", "Q8_1"}, true},
 		{"I32 matrix", dense, retype(quant.I32, "blk.0.ssm_out.weight"), []string{"blk.0.ssm_out.weight", "I32"}, true},
 		{"Q8_0 norm", dense, retype(quant.Q8_0, "blk.0.attn_norm.weight"), []string{"blk.0.attn_norm.weight", "Q8_0"}, false},
 		{"F64 norm", dense, retype(quant.F64, "output_norm.weight"), []string{"output_norm.weight", "F64"}, false},

@@ -1,5 +1,6 @@
 // Package weights decides where the bytes of a model's tensors live: mapped host memory for the reference
-// executor, device memory for a die. Nothing is dequantised at load.
+// executor, and for a die either the file's own pages, which the device reads in place, or device memory that
+// they are copied to. Nothing is dequantised at load.
 package weights
 
 import (
@@ -19,12 +20,8 @@ type Item struct {
 	// Bytes returns the content. The slice may alias the file's mapping and must not be changed. It may be
 	// up to three bytes shorter than the buffer, whose size is whole words.
 	Bytes func() ([]byte, error)
-}
-
-// A Target is a device that takes weights.
-type Target interface {
-	Allocate(b *shaders.Buffer, zero bool) error
-	Upload(v shaders.View, data []byte) error
+	// HostOnly says that no kernel reads the buffer, so that it needs no place on the device.
+	HostOnly bool
 }
 
 // Total is the size of the items in bytes.
@@ -34,28 +31,6 @@ func Total(items []Item) int64 {
 		n += it.Buf.Size
 	}
 	return n
-}
-
-// Upload copies every item to a device. Progress, if set, is called after each with the bytes done so far.
-func Upload(t Target, items []Item, progress func(done int64)) error {
-	done := int64(0)
-	for _, it := range items {
-		data, err := it.content()
-		if err != nil {
-			return err
-		}
-		if err := t.Allocate(it.Buf, false); err != nil {
-			return err
-		}
-		if err := t.Upload(it.Buf.View().Slice(0, int64(len(data))), data); err != nil {
-			return err
-		}
-		done += it.Buf.Size
-		if progress != nil {
-			progress(done)
-		}
-	}
-	return nil
 }
 
 // Map returns host memory that holds the items: the file's own pages where they are aligned for words,

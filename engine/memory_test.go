@@ -1,0 +1,200 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/calderaml/caldera/engine"
+	"github.com/calderaml/caldera/internal/oracle"
+	"github.com/calderaml/caldera/vk"
+)
+
+// used is what the buffers of an engine take, without the file's pages and with them.
+func used(e *engine.Engine) (own, imported int64) {
+	m := e.MemoryInUse()
+	return m.Own(), m.Buffers[vk.Imported]
+}
+
+// What the plan says before anything is allocated is what is used after: when the model is open, and still when
+// steps of many shapes have run. Imported ranges are whole pages, several tensors at a time.
+func TestMemoryPlan(t *testing.T) {
+	ctx := context.Background()
+	models := map[string]engine.Config{"demo": demoConfig()}
+	for _, c := range oracle.Cases(t) {
+		cfg := engine.Config{Path: c.Model()}
+		if _, ok := models[c.Arch]; !ok && runnable(t, cfg) {
+			models[c.Arch] = cfg
+		}
+	}
+	if len(models) < 3 {
+		t.Errorf("only %d models", len(models))
+	}
+	for name, cfg := range models {
+		for i, r := range devices(t, "auto") {
+			for j, x := range []struct {
+				context, batch int
+				kv, profile    string
+			}{{512, 0, "f16", "auto"}, {256, 512, "f32", "auto"}, {768, 7, "f16", "floor"}} {
+				if (i+j)%2 == 1 || name == "demo" && j != 1 {
+					continue // another device has that shape; the demo's many pipelines take some drivers long
+				}
+				t.Run(fmt.Sprintf("%s/%s/%d", name, r.name, j), func(t *testing.T) {
+					cfg := cfg
+					cfg.Context, cfg.Batch, cfg.KV = x.context, x.batch, x.kv
+					r.profile = x.profile
+					cfg.Backend, cfg.Device, cfg.Profile = r.backend, r.device, r.profile
+					plan, err := engine.PlanMemory(cfg, 1)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if !plan.Fits || plan.MaxContext < x.context {
+						t.Errorf("a small model does not fit: %+v", plan)
+					}
+					e := r.open(t, cfg)
+					check := func(when string) {
+						own, imported := used(e)
+						want := plan.Resident()
+						if math.Abs(float64(own-want)) > 0.05*float64(want) {
+							t.Errorf("%s: %d bytes are used, planned were %d", when, own, want)
+						}
+						if w := plan.Weights.Imported; math.Abs(float64(imported-w)) > 0.05*float64(w)+64<<10 {
+							t.Errorf("%s: %d bytes are imported, planned were %d", when, imported, w)
+						}
+					}
+					check("open")
+					s := session(t, e)
+					ids := make([]int32, 70)
+					if err := s.Prefill(ctx, ids); err != nil {
+						t.Fatal(err)
+					}
+					for _, n := range []int{1, 2, 33} {
+						if _, err := s.Top(ctx, ids[:n], 20, nil); err != nil {
+							t.Fatal(err)
+						}
+						if _, err := s.Last(ctx, ids[:n]); err != nil {
+							t.Fatal(err)
+						}
+					}
+					check("after steps")
+					if err := s.Logits(ctx, ids, func(int, []float32) error { return nil }); err != nil {
+						t.Fatal(err)
+					}
+					plan.Needed += plan.AllLogits
+					check("after the logits of all rows")
+				})
+			}
+		}
+	}
+}
+
+// A model that does not fit is refused before anything is allocated, with numbers and what would help; with the
+// advice taken it opens.
+func TestDoesNotFit(t *testing.T) {
+	cfg := demoConfig()
+	cfg.Context, cfg.KV = 0, "f32"
+	r := devices(t, "auto")[0]
+	cfg.Backend, cfg.Device = r.backend, r.device
+	big, err := engine.PlanMemory(cfg, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if big.State.Bytes != 1000*big.State.SlotBytes || big.KV.Bytes != int64(big.KV.Pages)*big.KV.PageBytes || big.KV.Pages != 1000*8 {
+		t.Errorf("state %+v, pages %+v", big.State, big.KV)
+	}
+	available := big.KV.Bytes / 3
+	engine.SetAvailable(t, available)
+	got, err := engine.PlanMemory(cfg, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Fits || got.Refusal() == nil {
+		t.Fatalf("%d bytes fit in %d", got.Needed, available)
+	}
+	if !errors.Is(got.Refusal(), engine.ErrDoesNotFit) {
+		t.Errorf("the refusal is %v", got.Refusal())
+	}
+	for _, part := range []string{engine.FormatBytes(available), fmt.Sprintf("--ctx %d", got.MaxContext), "KV ", "--slots"} {
+		if !strings.Contains(got.Refusal().Error(), part) {
+			t.Errorf("the refusal does not name %s: %v", part, got.Refusal())
+		}
+	}
+	// The largest context fits and a page more does not.
+	for _, x := range []struct {
+		context int
+		fits    bool
+	}{{got.MaxContext, true}, {got.MaxContext + 256, false}} {
+		cfg.Context = x.context
+		again, err := engine.PlanMemory(cfg, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again.Fits != x.fits {
+			t.Errorf("a context of %d of at most %d fits: %t", x.context, got.MaxContext, again.Fits)
+		}
+	}
+
+	cfg.Context = 0
+	engine.SetAvailable(t, 1<<20)
+	if e, err := engine.Open(cfg); !errors.Is(err, engine.ErrDoesNotFit) {
+		t.Errorf("opened in a megabyte: %v, %v", e, err)
+	}
+	for _, advice := range []string{"a smaller model"} {
+		none, err := engine.PlanMemory(cfg, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if none.MaxContext != 0 || len(none.Advice) != 1 || !strings.Contains(none.Advice[0], advice) {
+			t.Errorf("largest context %d, advice %q", none.MaxContext, none.Advice)
+		}
+	}
+}
+
+// A larger batch gets more memory, once, and changes no result.
+func TestSetBatchGrows(t *testing.T) {
+	ctx := context.Background()
+	for _, r := range devices(t, "auto") {
+		e := r.open(t, engine.Config{Path: oracle.OfArch(oracle.Cases(t), "qwen35moe")[0].Model(), Batch: 4})
+		s := session(t, e)
+		ids := make([]int32, 100)
+		for i := range ids {
+			ids[i] = int32(3 * i % e.Model().Vocab)
+		}
+		last := func() []float32 {
+			s.Reset()
+			row, err := s.Last(ctx, ids)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return append([]float32(nil), row...)
+		}
+		want := last()
+		before, _ := used(e)
+		if err := e.SetBatch(128); err != nil {
+			t.Fatal(err)
+		}
+		got := last()
+		after, _ := used(e)
+		if after <= before {
+			t.Errorf("%s: %d bytes with a batch of 4 and %d with 128", r.name, before, after)
+		}
+		if plan := e.Memory(); math.Abs(float64(after-plan.Resident())) > 0.05*float64(after) {
+			t.Errorf("%s: %d bytes are used, planned were %d", r.name, after, plan.Resident())
+		}
+		if err := e.SetBatch(8); err != nil {
+			t.Fatal(err)
+		}
+		last()
+		if again, _ := used(e); again != after {
+			t.Errorf("%s: a smaller batch changed memory from %d to %d bytes", r.name, after, again)
+		}
+		for i := range want {
+			if math.Abs(float64(want[i]-got[i])) > 1e-3 {
+				t.Fatalf("%s: logit %d is %g with one batch and %g with the other", r.name, i, want[i], got[i])
+			}
+		}
+	}
+}
