@@ -60,7 +60,7 @@ stderr.`,
 	f.BoolVar(&x.noWarmup, "no-warmup", false, "do not run each test once before measuring it")
 	f.IntVar(&x.delay, "delay", 0, "wait this many `seconds` before each repetition")
 	f.BoolVar(&a.json, "json", false, "the same as -o json")
-	addSettings(f, "model", "backend", "profile", "ctx", "kv", "device!",
+	addSettings(f, "model", "backend", "profile", "residency", "ctx", "kv", "device!",
 		"bench.n-prompt", "bench.n-gen", "bench.n-depth", "bench.batch", "bench.repetitions", "bench.output")
 	return cmd
 }
@@ -169,6 +169,9 @@ func hardware(d vk.DeviceInfo) bench.Hardware {
 // noteCosts tells what a decoded token costs, and fails when work was recorded while measuring.
 func (a *app) noteCosts(records []bench.Record) error {
 	r := records[0]
+	if r.MemoryUsed > 0 {
+		a.note("memory used: %s beside the file's pages, planned %s", size(r.MemoryUsed), size(r.MemoryPlanned))
+	}
 	a.note("a decoded token: %d ops, %d dispatches, %d barriers, %d submits, %d command buffers", r.Ops, r.Dispatches, r.Barriers, r.Submits, r.CommandBuffers)
 	for _, r := range records {
 		name := r.Test().Name()

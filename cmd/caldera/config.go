@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/spf13/viper"
 
+	"github.com/calderaml/caldera/engine/weights"
 	"github.com/calderaml/caldera/vk"
 )
 
@@ -21,10 +22,11 @@ import (
 // key in upper case, with underscores for dots and dashes. What describes one call only (inputs, outputs,
 // --json) is a flag and no setting.
 type Config struct {
-	Model        string `mapstructure:"model"` // path, empty for the built-in demo
+	Model        string `mapstructure:"model"` // path or repository, empty for the built-in demo
 	Backend      string `mapstructure:"backend"`
 	Device       string `mapstructure:"device"`
 	Profile      string `mapstructure:"profile"`
+	Residency    string `mapstructure:"residency"`
 	Ctx          int    `mapstructure:"ctx"`
 	KV           string `mapstructure:"kv"`
 	Batch        int    `mapstructure:"batch"`
@@ -65,6 +67,7 @@ type Config struct {
 	LogFormat string `mapstructure:"log-format"`
 	LogLevel  string `mapstructure:"log-level"`
 	Quiet     bool   `mapstructure:"quiet"`
+	Offline   bool   `mapstructure:"offline"`
 }
 
 // A setting is one key of Config. The flag's name is the last part of the key.
@@ -85,10 +88,11 @@ func (s setting) env() string {
 
 // table is every setting.
 var table = []setting{
-	{key: "model", short: "m", def: "", usage: "model `file` (GGUF; of a split model any part); default the built-in demo"},
+	{key: "model", short: "m", def: "", usage: "`model`: a GGUF file (of a split one any part), a folder with one, or user/repo[:quant] in the Hugging Face cache; default the built-in demo"},
 	{key: "backend", def: "vulkan", choices: []string{"vulkan", "reference"}, usage: "`where` to compute: vulkan, or reference for plain Go on the CPU"},
 	{key: "device", short: "d", def: "", usage: "device by `name`, UUID or index of caldera devices; default the best one"},
 	{key: "profile", def: "auto", choices: vk.ProfileNames(), usage: "use no more of the device than this `profile` has: " + strings.Join(vk.ProfileNames(), ", ")},
+	{key: "residency", def: weights.Auto, choices: []string{weights.Auto, weights.Import, weights.Copy}, usage: "`where` weights live: import reads the file's pages in place, copy gives the device its own, auto imports where the device computes in the host's memory"},
 	{key: "ctx", short: "c", def: 0, usage: "most `tokens` of a sequence; 0 is what the command needs or 4096, within the model's limit"},
 	{key: "kv", def: "f16", choices: []string{"f16", "f32"}, usage: "`type` of the attention cache: f16 or f32"},
 	{key: "batch", short: "b", def: 0, usage: "most `rows` (tokens) of a step, 1 to 512; 0 is 512, or 64 on a software device"},
@@ -123,6 +127,7 @@ var table = []setting{
 	{key: "log-format", def: "auto", choices: []string{"auto", "console", "json"}, usage: "`format` of log lines on stderr: auto (console on a terminal, else json), console or json"},
 	{key: "log-level", def: "warn", choices: []string{"trace", "debug", "info", "warn", "error", "disabled"}, usage: "least `level` of log lines: trace, debug, info, warn, error or disabled"},
 	{key: "quiet", short: "q", def: false, usage: "no facts and no progress on stderr, only warnings and errors"},
+	{key: "offline", def: true, usage: "use what is on this machine; the only mode so far: nothing is ever downloaded"},
 }
 
 // find returns a setting.
@@ -213,6 +218,9 @@ func loadSettings(cmd *cobra.Command) (*settings, error) {
 		if len(x.choices) > 0 && !slices.Contains(x.choices, v.GetString(x.key)) {
 			return nil, fmt.Errorf("%s is %q; use %s", s.name(x), v.GetString(x.key), strings.Join(x.choices, ", "))
 		}
+	}
+	if !s.cfg.Offline {
+		return nil, fmt.Errorf("%s is false, but this version downloads nothing: get models with hf download", s.name(find("offline")))
 	}
 	return s, nil
 }

@@ -107,7 +107,7 @@ func TestRun(t *testing.T) {
 	if r.code != exitDone || r.out != answer+"\n" {
 		t.Fatalf("code %d, stdout %q, stderr %s", r.code, r.out, r.err)
 	}
-	for _, want := range []string{demo.DefaultPrompt, "device: ", "loaded in ", "prompt: ", "generation: ", "tokens/s"} {
+	for _, want := range []string{demo.DefaultPrompt, "device: ", "memory: weights ", "loaded in ", "prompt: ", "generation: ", "tokens/s"} {
 		if !strings.Contains(r.err, want) {
 			t.Errorf("stderr lacks %q: %s", want, r.err)
 		}
@@ -366,7 +366,7 @@ func TestBench(t *testing.T) {
 	}
 	needDevice(t)
 	r = program(t, "", "bench", "-p", "4", "-n", "2", "-r", "1")
-	if r.code != exitDone || !strings.Contains(r.out, "|             pp4 |") || !strings.Contains(r.out, "|             tg2 |") || !strings.Contains(r.err, "dispatches") {
+	if r.code != exitDone || !strings.Contains(r.out, "|             pp4 |") || !strings.Contains(r.out, "|             tg2 |") || !strings.Contains(r.err, "dispatches") || !strings.Contains(r.err, "memory used: ") {
 		t.Errorf("%+v", r)
 	}
 }

@@ -19,7 +19,7 @@ const (
 	exitUsage       = 2   // wrong command line or configuration
 	exitModel       = 3   // file or model refused
 	exitNoDevice    = 4   // no usable device
-	exitMemory      = 5   // out of device memory
+	exitMemory      = 5   // not enough memory
 	exitLost        = 6   // device lost
 	exitCheck       = 7   // a check or a benchmark's bar was not met
 	exitInterrupted = 130 // SIGINT or SIGTERM
@@ -75,7 +75,7 @@ func exitCode(err error) int {
 		return exitCheck
 	case errors.Is(err, vk.ErrDeviceLost):
 		return exitLost
-	case errors.Is(err, vk.ErrOutOfDeviceMemory):
+	case errors.Is(err, vk.ErrOutOfDeviceMemory), errors.Is(err, engine.ErrDoesNotFit):
 		return exitMemory
 	case errors.Is(err, vk.ErrNoLoader), errors.Is(err, vk.ErrNoDevice), errors.Is(err, vk.ErrUnsupported):
 		return exitNoDevice

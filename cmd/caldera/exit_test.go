@@ -31,6 +31,7 @@ func TestExitCode(t *testing.T) {
 		{&vk.Error{Op: "vkCreateInstance", Result: vk.ErrorIncompatibleDriver}, 4},
 		{vk.ErrOutOfDeviceMemory, 5},
 		{fmt.Errorf("scratch: %w", &vk.Error{Op: "vkAllocateMemory", Result: vk.ErrorOutOfDeviceMemory}), 5},
+		{fmt.Errorf("%w: needs more", engine.ErrDoesNotFit), 5},
 		{vk.ErrDeviceLost, 6},
 		{errors.Join(&vk.Error{Op: "vkQueueSubmit", Result: vk.ErrorDeviceLost}, vk.ErrOutOfDeviceMemory), 6},
 		{fmt.Errorf("%w: layer 3", errCheck), 7},

@@ -17,6 +17,9 @@ var spellings = map[string]string{
 	"max-tokens":  "predict",
 	"temperature": "temp",
 	"dev":         "device",
+	"hf":          "model",
+	"hf-repo":     "model",
+	"hfr":         "model",
 }
 
 // aliases gives a flag its name here.
@@ -42,8 +45,8 @@ var foreign = map[string]string{
 	"flash-attn":   "attention is always computed without a stored score matrix, so it can be left out",
 	"threads":      "the device does the work, so it can be left out",
 	"t":            "the device does the work, so it can be left out",
-	"hf":           "download the file and name it with --model",
-	"hf-repo":      "download the file and name it with --model",
+	"hff":          "put the file's name after the repository's: -m user/repo:FILE",
+	"hf-file":      "put the file's name after the repository's: -m user/repo:FILE",
 	"sm":           "this version runs a model on one device: use --device",
 	"split-mode":   "this version runs a model on one device: use --device",
 	"ts":           "this version runs a model on one device: use --device",
@@ -51,10 +54,14 @@ var foreign = map[string]string{
 	"mg":           "use --device",
 	"main-gpu":     "use --device",
 	"np":           "this version runs one sequence at a time",
-	"no-mmap":      "files are always mapped, so it can be left out",
+	"no-mmap":      "use --residency copy to give the device its own copy of the weights",
+	"mlock":        "weights stay in the file's pages, which the system keeps in memory while there is room; or use --residency copy",
 	"list-devices": "use caldera devices",
 	"cnv":          "a prompt is put into the chat form unless --raw is given",
 	"f":            "use caldera run - < FILE",
+
+	"leave-output-tensor": "use --output-tensor-type keep",
+	"keep-split":          "the output is one file, so it can be left out",
 }
 
 // longSpellings rewrites the names of several letters that llama.cpp takes after a single dash, which would

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -21,8 +23,9 @@ type inspectResult struct {
 	Parts       []string       `json:"parts"`   // files of the model, one unless it is split
 	Version     int            `json:"version"` // of the container
 	Alignment   int64          `json:"alignment"`
-	Size        int64          `json:"size"`    // bytes of all files
-	Missing     []string       `json:"missing"` // what is incomplete, empty for a whole model
+	Size        int64          `json:"size"`          // bytes of all files
+	Expected    int64          `json:"expected_size"` // bytes that the files need for their tensors, at least Size; parts that are absent do not count
+	Missing     []string       `json:"missing"`       // what is incomplete, empty for a whole model
 	Metadata    []metadataInfo `json:"metadata"`
 	Tensors     []tensorInfo   `json:"tensors"`
 	Totals      []typeTotal    `json:"totals"` // by type, the largest first
@@ -35,12 +38,12 @@ type inspectResult struct {
 // metadataInfo is a key of the metadata. Value is a JSON value of the key's kind; an array holds the first elements
 // only unless --full is given, and a number that JSON does not have is a string.
 type metadataInfo struct {
-	Key   string `json:"key"`
-	Kind  string `json:"kind"`           // "uint32", "string", "array", ...
-	Elem  string `json:"elem,omitempty"` // kind of an array's elements
-	Len   int    `json:"len,omitempty"`  // elements of an array
-	Value any    `json:"value"`
-	text  string
+	Key   string        `json:"key"`
+	Kind  string        `json:"kind"`           // "uint32", "string", "array", ...
+	Elem  string        `json:"elem,omitempty"` // kind of an array's elements
+	Len   int           `json:"len,omitempty"`  // elements of an array
+	Value any           `json:"value"`
+	text  func() string // for people
 }
 
 // tensorInfo is an entry of the tensor table.
@@ -86,11 +89,12 @@ const arrayElements = 8
 func (a *app) inspectCommand() *cobra.Command {
 	var full bool
 	cmd := &cobra.Command{
-		Use:   "inspect FILE",
+		Use:   "inspect MODEL",
 		Short: "Show the metadata and tensors of a GGUF file",
 		Long: `Inspect shows what a GGUF file holds, whether Caldera runs it or not: the metadata, the tensors with types, shapes
 and sizes, and for a supported model its shape. A file that is cut short, such as a download under way, is
-shown as far as its header goes. No device is needed.`,
+shown as far as its header goes, and how much of it is missing. The model is named as for run: a file, a folder, or
+user/repo[:quant] in the Hugging Face cache. No device is needed.`,
 		Example: `  caldera inspect model.gguf
   caldera inspect model.gguf --json | jq .totals`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -106,6 +110,9 @@ shown as far as its header goes. No device is needed.`,
 			}
 			defer f.Close()
 			r := newInspectResult(f, full)
+			if len(r.Missing) > 0 {
+				a.log.Warn().Str("file", r.File).Msg("the model is incomplete: " + r.shortfall())
+			}
 			if a.json {
 				return a.printJSON(r)
 			}
@@ -121,6 +128,10 @@ func newInspectResult(f *gguf.File, full bool) inspectResult {
 	r := inspectResult{
 		Schema: "caldera.inspect/1", File: f.Name(), Parts: f.Parts(), Version: f.Version(), Alignment: f.Alignment(0), Size: f.Size(),
 		Missing: []string{}, Metadata: []metadataInfo{}, Tensors: []tensorInfo{}, Totals: []typeTotal{},
+	}
+	for i := range r.Parts {
+		have, need := f.Extent(i)
+		r.Expected += max(have, need)
 	}
 	for _, err := range f.Missing() {
 		r.Missing = append(r.Missing, err.Error())
@@ -153,6 +164,15 @@ func newInspectResult(f *gguf.File, full bool) inspectResult {
 	return r
 }
 
+// shortfall says how much of an incomplete model is here.
+func (r *inspectResult) shortfall() string {
+	if r.Expected <= r.Size {
+		return printable(r.Missing[0])
+	}
+	return fmt.Sprintf("%s of %s are here (%d of %d bytes, %.0f %%)",
+		size(r.Size), size(r.Expected), r.Size, r.Expected, math.Floor(100*float64(r.Size)/float64(r.Expected)))
+}
+
 func newModelInfo(f *gguf.File, c *model.Config) *modelInfo {
 	m := &modelInfo{
 		Arch: c.Arch, Name: c.Name, Layers: c.Layers, MTPBlocks: c.MTP, Context: c.Context, Embed: c.Embed,
@@ -175,94 +195,54 @@ func newMetadataInfo(f *gguf.File, key string, v gguf.Value, full bool) metadata
 	if full {
 		elements, length = -1, -1
 	}
-	m := metadataInfo{Key: key, Kind: v.Kind().String(), text: v.Text(elements, length)}
-	if key == "general.file_type" {
-		if id, err := f.Uint32(key); err == nil {
-			m.text += " (" + gguf.FileTypeName(id) + ")"
+	m := metadataInfo{Key: key, Kind: v.Kind().String(), Value: jsonValue{v, elements}}
+	m.text = func() string {
+		s := v.Text(elements, length)
+		if key == "general.file_type" {
+			if id, err := f.Uint32(key); err == nil {
+				s += " (" + gguf.FileTypeName(id) + ")"
+			}
 		}
+		return s
 	}
 	if v.Kind() == gguf.KindArray {
 		m.Elem, m.Len = v.Elem().String(), v.Len()
 	}
-	m.Value = metadataValue(f, key, v, elements)
 	return m
 }
 
-// metadataValue turns a value into what JSON has for it.
-func metadataValue(f *gguf.File, key string, v gguf.Value, elements int) any {
+// A jsonValue is what JSON has for a metadata value, with at most so many elements of an array; a negative number
+// means all. It is written from the file's bytes, so that a large array is never there twice.
+type jsonValue struct {
+	gguf.Value
+	elements int
+}
+
+func (v jsonValue) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
 	array := v.Kind() == gguf.KindArray
-	var x any
-	var err error
-	switch k := v.Elem(); {
-	case k == gguf.KindString && array:
-		x, err = first(elements, f.Strings)(key)
-	case k == gguf.KindString:
-		x, err = f.String(key)
-	case k == gguf.KindBool && array:
-		x, err = first(elements, f.Bools)(key)
-	case k == gguf.KindBool:
-		x, err = f.Bool(key)
-	case k == gguf.KindFloat32 || k == gguf.KindFloat64:
-		var values []float64
-		if array {
-			values, err = numbers(f, key)
-		} else {
-			values = make([]float64, 1)
-			values[0], err = f.Float64(key)
-		}
-		if elements >= 0 && len(values) > elements {
-			values = values[:elements]
-		}
-		out := make([]any, len(values))
-		for i, n := range values {
-			out[i] = n
-			if math.IsNaN(n) || math.IsInf(n, 0) {
-				out[i] = fmt.Sprint(n)
-			}
-		}
-		x = out
-		if !array && len(out) == 1 {
-			x = out[0]
-		}
-	case array:
-		if x, err = first(elements, f.Uint64s)(key); err != nil { // negative ones
-			var ints []int
-			ints, err = first(elements, f.Ints)(key)
-			x = ints
-		}
-	default:
-		if x, err = f.Int64(key); err != nil { // above the signed range
-			x, err = f.Uint64(key)
-		}
+	if array {
+		b.WriteByte('[')
 	}
-	if err != nil {
-		return v.Text(elements, -1)
-	}
-	return x
-}
-
-// numbers returns a float array, each element as the shortest decimal that reads back as it.
-func numbers(f *gguf.File, key string) ([]float64, error) {
-	values, err := f.Float32s(key)
-	out := make([]float64, len(values))
-	for i, v := range values {
-		out[i] = float64(v)
-	}
-	return out, err
-}
-
-// first cuts what an accessor returns down to n elements; a negative n keeps all.
-func first[T any](n int, get func(string) ([]T, error)) func(string) ([]T, error) {
-	return func(key string) ([]T, error) {
-		s, err := get(key)
-		if n >= 0 && len(s) > n {
-			s = s[:n]
+	n := 0
+	for x := range v.Elements() {
+		if v.elements >= 0 && n == v.elements {
+			break
 		}
-		if s == nil {
-			s = []T{}
+		if n++; n > 1 {
+			b.WriteByte(',')
 		}
-		return s, err
+		if e.Encode(x) != nil { // NaN or an infinity
+			e.Encode(fmt.Sprint(x))
+		}
+		b.Truncate(b.Len() - 1) // the encoder ends lines
 	}
+	if array {
+		b.WriteByte(']')
+	}
+	return b.Bytes(), nil
 }
 
 // printInspect prints the result for people.
@@ -274,6 +254,9 @@ func printInspect(out io.Writer, r inspectResult) error {
 	}
 	fmt.Fprintf(w, "container\tGGUF version %d, alignment %d, %s\n", r.Version, r.Alignment, size(r.Size))
 	fmt.Fprintf(w, "weights\t%d tensors, %s parameters, %s\n", len(r.Tensors), count(r.Parameters), size(r.TensorBytes))
+	if r.Expected > r.Size {
+		fmt.Fprintf(w, "incomplete\t%s\n", r.shortfall())
+	}
 	for _, m := range r.Missing {
 		fmt.Fprintf(w, "missing\t%s\n", printable(m))
 	}
@@ -289,7 +272,7 @@ func printInspect(out io.Writer, r inspectResult) error {
 		if m.Elem != "" {
 			kind = fmt.Sprintf("%s[%d]", m.Elem, m.Len)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\n", printable(m.Key), kind, printable(m.text))
+		fmt.Fprintf(w, "%s\t%s\t%s\n", printable(m.Key), kind, printable(m.text()))
 	}
 	if err := w.Flush(); err != nil {
 		return err

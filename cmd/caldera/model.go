@@ -2,12 +2,15 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/calderaml/caldera/engine"
 	"github.com/calderaml/caldera/engine/demo"
+	"github.com/calderaml/caldera/engine/hub"
 	"github.com/calderaml/caldera/engine/tokenizer"
 	"github.com/calderaml/caldera/gguf"
 )
@@ -17,13 +20,13 @@ const maxBatch = 512
 
 // addEngineSettings defines the flags of a command that computes.
 func addEngineSettings(f *pflag.FlagSet, keys ...string) {
-	addSettings(f, append([]string{"model", "backend", "profile", "ctx", "kv", "batch"}, keys...)...)
+	addSettings(f, append([]string{"model", "backend", "profile", "residency", "ctx", "kv", "batch"}, keys...)...)
 }
 
 // isDemo reports whether the built-in model is used.
 func (a *app) isDemo() bool { return a.cfg.Model == "" }
 
-// modelName is the file's path, or the demo's name.
+// modelName is what the user calls the model, or the demo's name.
 func (a *app) modelName() string {
 	if a.isDemo() {
 		return demo.Name + ".gguf"
@@ -39,6 +42,7 @@ func (a *app) engineConfig(context int) engine.Config {
 		Backend:    a.cfg.Backend,
 		Device:     a.cfg.Device,
 		Profile:    a.cfg.Profile,
+		Residency:  a.cfg.Residency,
 		Context:    a.cfg.Ctx,
 		KV:         a.cfg.KV,
 		Batch:      a.cfg.Batch,
@@ -53,17 +57,29 @@ func (a *app) engineConfig(context int) engine.Config {
 	return c
 }
 
-// openEngine opens the model on the device, showing progress, and tells about oddities.
-func (a *app) openEngine(c engine.Config) (*engine.Engine, error) {
+// prepare checks a configuration and finds the model's file.
+func (a *app) prepare(c *engine.Config) (err error) {
 	if c.Batch < 0 || c.Batch > maxBatch {
-		return nil, usagef("--batch is %d; use 1 to %d, or 0 for the default", c.Batch, maxBatch)
+		return usagef("--batch is %d; use 1 to %d, or 0 for the default", c.Batch, maxBatch)
 	}
 	if a.cfg.Ctx < 0 {
-		return nil, usagef("--ctx is %d; use 1 or more, or 0 for the default", a.cfg.Ctx)
+		return usagef("--ctx is %d; use 1 or more, or 0 for the default", a.cfg.Ctx)
+	}
+	if c.Data == nil {
+		c.Path, err = a.resolveModel(c.Path)
+	}
+	return err
+}
+
+// openEngine opens the model on the device, showing progress, and tells about oddities.
+func (a *app) openEngine(c engine.Config) (*engine.Engine, error) {
+	if err := a.prepare(&c); err != nil {
+		return nil, err
 	}
 	p := a.newProgress()
-	c.Progress = func(done, total int64) {
-		p.update("loading %s: %s of %s", filepath.Base(a.modelName()), size(done), size(total))
+	start := time.Now()
+	c.Progress = func(x engine.Progress) {
+		p.update("%s", loadLine(filepath.Base(a.modelName()), x, time.Since(start)))
 	}
 	e, err := engine.Open(c)
 	p.done()
@@ -77,6 +93,18 @@ func (a *app) openEngine(c engine.Config) (*engine.Engine, error) {
 		a.log.Debug().Int("tensors", n).Strs("names", e.Model().Unused).Msg("tensors without a use")
 	}
 	return e, nil
+}
+
+// loadLine says how far loading is after some time.
+func loadLine(model string, p engine.Progress, took time.Duration) string {
+	percent, rate := 100.0, int64(0)
+	if p.Total > 0 {
+		percent = math.Floor(100 * float64(p.Done) / float64(p.Total))
+	}
+	if s := took.Seconds(); s > 0 {
+		rate = int64(float64(p.Done) / s)
+	}
+	return printable(fmt.Sprintf("loading %s to %s: %s of %s, %.0f %%, %s/s", model, p.Device, size(p.Done), size(p.Total), percent, size(rate)))
 }
 
 // closeEngine closes an engine and keeps the first error.
@@ -93,6 +121,10 @@ func (a *app) noteDevice(e *engine.Engine) {
 	if e.Software() && a.cfg.Backend == engine.Vulkan {
 		a.note("        this is a software implementation of Vulkan: it computes on the CPU, and a GPU is many times faster")
 	}
+	a.note("%s", printable(e.Memory().String()))
+	for _, f := range e.Weights().Fallbacks {
+		a.log.Debug().Int("tensors", f.Items).Int64("bytes", f.Bytes).Str("first", f.First).Msg("not imported: " + printable(f.Reason))
+	}
 	a.note("loaded in %.2f s", e.LoadTime().Seconds())
 }
 
@@ -105,10 +137,35 @@ func (a *app) describeModel(e *engine.Engine) string {
 	return s
 }
 
+// resolveModel returns the file of a model that is named as hub.Places.Find understands it, and tells of choices made
+// on the way. The error has engine.ErrModel in its chain.
+func (a *app) resolveModel(name string) (string, error) {
+	if path, ok := a.found[name]; ok {
+		return path, nil
+	}
+	m, err := hub.Default().Find(name)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", engine.ErrModel, err)
+	}
+	for _, n := range m.Notes {
+		a.note("%s", printable(n))
+	}
+	if m.Path != name {
+		a.note("file:   %s", printable(m.Path))
+	}
+	if a.found == nil {
+		a.found = map[string]string{}
+	}
+	a.found[name] = m.Path
+	return m.Path, nil
+}
+
 // openFile opens a model's header only; the built-in demo when no model is named.
 func (a *app) openFile(path string) (f *gguf.File, err error) {
 	if path == "" {
 		f, err = gguf.OpenHeaderBytes(a.modelName(), demo.Model())
+	} else if path, err = a.resolveModel(path); err != nil {
+		return nil, err
 	} else {
 		f, err = gguf.OpenHeader(path)
 	}

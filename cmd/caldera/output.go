@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/calderaml/caldera/engine"
 )
 
 // printJSON prints a value as the one JSON document of a command.
@@ -82,19 +84,7 @@ func writeFloats(w io.Writer, row []float32) error {
 }
 
 // size renders a number of bytes for people.
-func size(n int64) string {
-	v, unit := float64(n), "B"
-	for _, u := range []string{"KiB", "MiB", "GiB", "TiB"} {
-		if v < 1024 {
-			break
-		}
-		v, unit = v/1024, u
-	}
-	if unit == "B" {
-		return fmt.Sprintf("%d B", n)
-	}
-	return fmt.Sprintf("%.2f %s", v, unit)
-}
+func size(n int64) string { return engine.FormatBytes(n) }
 
 // count renders a large number for people.
 func count(n uint64) string {

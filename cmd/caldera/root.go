@@ -23,6 +23,8 @@ type app struct {
 	errColor bool // colour on stderr
 	json     bool // the command prints JSON
 	running  bool // a command has begun: its errors are no longer about usage
+
+	found map[string]string // files of models, by the names they were asked for
 }
 
 func newApp(in io.Reader, out, errw io.Writer) *app {
@@ -43,10 +45,11 @@ on any Vulkan device. A small demo model is built in: caldera run works at once.
 Settings come from flags, then the environment (CALDERA_...), then a configuration file, then defaults;
 caldera config show says what holds and why.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 file or model refused, 4 no usable device, 5 out of device
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 file or model refused, 4 no usable device, 5 not enough
 memory, 6 device lost, 7 check not passed, 130 interrupted.`,
 		Example: `  caldera run "Capital of France?"
   caldera run -m model.gguf --temp 0 -n 100 "Once upon a time"
+  caldera run -m unsloth/Qwen3.5-35B-A3B-GGUF:Q4_K_M "Why is the sky blue?"
   caldera bench -m model.gguf -p 512 -n 128
   caldera verify`,
 		Version:       newVersion().Version,
@@ -75,7 +78,7 @@ memory, 6 device lost, 7 check not passed, 130 interrupted.`,
 	root.SetGlobalNormalizationFunc(aliases)
 	f := root.PersistentFlags()
 	f.String("config", "", "configuration `file` (YAML or TOML; default ./caldera.yaml, then the user's configuration folder)")
-	addSettings(f, "color", "log-format", "log-level", "quiet")
+	addSettings(f, "color", "log-format", "log-level", "quiet", "offline")
 	root.AddCommand(
 		a.runCommand(),
 		a.benchCommand(),
@@ -84,6 +87,8 @@ memory, 6 device lost, 7 check not passed, 130 interrupted.`,
 		a.logitsCommand(),
 		a.tokenizeCommand(),
 		a.inspectCommand(),
+		a.planCommand(),
+		a.quantizeCommand(),
 		a.devicesCommand(),
 		a.configCommand(),
 		a.versionCommand(),

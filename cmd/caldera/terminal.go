@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/term"
 )
@@ -56,9 +57,10 @@ func (a *app) paint(on bool, code, text string) string {
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }
 
-// printable makes text from a file or a driver safe for a terminal: what does not print is escaped.
+// printable makes text from a file or a driver safe for a terminal: what does not print is escaped, and so are bytes
+// that are no UTF-8: some terminals take them for control characters, and a tabwriter takes one for its own.
 func printable(s string) string {
-	if strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
+	if utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
 		return s
 	}
 	q := strconv.Quote(s)

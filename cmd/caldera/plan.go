@@ -1,0 +1,174 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/calderaml/caldera/engine"
+)
+
+// planResult is what plan --json prints. Its exit code is 5 when the model does not fit.
+type planResult struct {
+	Schema string `json:"schema"` // "caldera.plan/1"
+	*engine.MemoryPlan
+}
+
+func (a *app) planCommand() *cobra.Command {
+	slots := 1
+	cmd := &cobra.Command{
+		Use:   "plan [MODEL]",
+		Short: "Show how much memory a model takes, before it is loaded",
+		Long: `Plan shows what a model would take on a device: weights by where they live and by what they are, the attention
+cache, the recurrent state, and the memory of a step. It says whether that fits what is available and, if it does
+not, what would. Only the file's header is read and nothing is loaded. run and bench make the same plan and
+refuse with it.
+
+Imported weights are the file's own pages, read in place: they take no memory of their own, but are fast only
+while the system can keep them in memory. The exit code is 5 when the model does not fit.`,
+		Example: `  caldera plan model.gguf
+  caldera plan model.gguf --ctx 65536 --slots 4 --device nvidia
+  caldera plan model.gguf --json | jq .max_context`,
+		Args: upToArgs(1, "see caldera plan --help"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				if a.settings.source["model"] == "flag" {
+					return usagef("the model was given twice, as an argument and with --model")
+				}
+				a.cfg.Model = args[0]
+			}
+			return a.plan(slots)
+		},
+	}
+	f := cmd.Flags()
+	f.IntVar(&slots, "slots", 1, "plan for `N` sequences at once; this version runs one")
+	a.addJSON(cmd, "caldera.plan/1")
+	addEngineSettings(f, "device")
+	return cmd
+}
+
+func (a *app) plan(slots int) error {
+	if slots < 1 || slots > maxSlots {
+		return usagef("--slots is %d; use 1 to %d", slots, maxSlots)
+	}
+	c := a.engineConfig(0)
+	if err := a.prepare(&c); err != nil {
+		return err
+	}
+	m, err := engine.PlanMemory(c, slots)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		err = a.printJSON(planResult{"caldera.plan/1", m})
+	} else {
+		err = printPlan(a.out, m)
+	}
+	if err != nil {
+		return err
+	}
+	return m.Refusal()
+}
+
+// maxSlots is the most sequences that memory can be planned for.
+const maxSlots = 1024
+
+// printPlan prints a plan as tables.
+func printPlan(out io.Writer, m *engine.MemoryPlan) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	line := func(cells ...string) { fmt.Fprintln(w, strings.Join(cells, "\t")) }
+	sum := func(name string, n int64, about string, args ...any) {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", name, size(n), printable(fmt.Sprintf(about, args...)))
+	}
+	fmt.Fprintf(w, "model\t%s\n", printable(fmt.Sprintf("%s (%s, %d layers)", m.Model, m.Arch, m.Layers)))
+	fmt.Fprintf(w, "device\t%s\n", printable(m.Device))
+	fmt.Fprintf(w, "for\t%s\n\n", printable(planFor(m)))
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	w = tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	line("WEIGHTS", "SIZE", "TYPES")
+	for _, c := range m.Weights.Classes {
+		var types []string
+		for _, t := range c.Types {
+			types = append(types, t.Type)
+			if len(c.Types) > 1 {
+				types[len(types)-1] += " " + size(t.Bytes)
+			}
+		}
+		sum(c.Class, c.Bytes, "%s", strings.Join(types, ", "))
+	}
+	fmt.Fprintln(w)
+	line("MEMORY", "SIZE", "")
+	for _, x := range []struct {
+		name, about string
+		n           int64
+	}{
+		{"weights imported", "pages of the file, read in place", m.Weights.Imported},
+		{"weights copied", "in memory that the device computes in", m.Weights.Copied},
+		{"weights uploaded", "in memory of the device", m.Weights.Uploaded},
+		{"weights on the host", "no kernel reads them", m.Weights.Host},
+	} {
+		if x.n > 0 {
+			sum(x.name, x.n, "%s", x.about)
+		}
+	}
+	sum("attention cache", m.KV.Bytes, "%d pages of %d tokens, %s each, %s", m.KV.Pages, m.KV.PageTokens, size(m.KV.PageBytes), m.KVType)
+	sum("recurrent state", m.State.Bytes, "%s a sequence", size(m.State.SlotBytes))
+	sum("scratch", m.Scratch, "shared by the steps, of up to %d rows", m.Batch)
+	sum("step and results", m.Step+m.Results, "what the host writes and reads")
+	if m.Staging > 0 {
+		sum("staging", m.Staging, "on the host, while loading")
+	}
+	sum("total", m.Total, "%s of it beside the file's pages", size(m.Needed))
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	w = tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w)
+	line("POOL", "NEEDED", "AVAILABLE", "")
+	for _, x := range m.Pools {
+		available, about := "unknown", ""
+		if x.Available >= 0 {
+			available, about = size(x.Available), x.Source
+		}
+		if x.Size >= 0 && x.Size != x.Available {
+			about += ", of " + size(x.Size)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", printable(x.Name), size(x.Needed), available, printable(about))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(out)
+	if m.Fits {
+		fmt.Fprintf(out, "fits; the largest context that fits is %d of the model's %d\n", m.MaxContext, m.ModelContext)
+	} else {
+		fmt.Fprintln(out, "does not fit")
+	}
+	if m.AllLogits > 0 {
+		fmt.Fprintf(out, "logits of every row (caldera perplexity, caldera logits) take %s more\n", size(m.AllLogits))
+	}
+	if m.Weights.NotUsed > 0 {
+		fmt.Fprintf(out, "not loaded: %s of tensors without a use\n", size(m.Weights.NotUsed))
+	}
+	for _, s := range m.Notes {
+		fmt.Fprintln(out, "note: "+printable(s))
+	}
+	for _, s := range m.Advice {
+		fmt.Fprintln(out, "would help: "+printable(s))
+	}
+	return nil
+}
+
+// planFor says what a plan is for.
+func planFor(m *engine.MemoryPlan) string {
+	s := fmt.Sprintf("a sequence of up to %d tokens", m.Context)
+	if m.Slots > 1 {
+		s = fmt.Sprintf("%d sequences of up to %d tokens", m.Slots, m.Context)
+	}
+	return s + fmt.Sprintf(", steps of up to %d rows, %s cache", m.Batch, m.KVType)
+}
