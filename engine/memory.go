@@ -89,12 +89,14 @@ type KVMemory struct {
 	PageBytes  int64 `json:"page_bytes"` // of all layers
 	Pages      int   `json:"pages"`
 	Bytes      int64 `json:"bytes"`
+	MaxPages   int   `json:"max_pages"` // that a layer can have: kernels bind its keys, and its values, whole; 0 no limit
 }
 
 // StateMemory is the recurrent state of the delta-net layers.
 type StateMemory struct {
 	SlotBytes int64 `json:"slot_bytes"` // of a sequence
 	Bytes     int64 `json:"bytes"`
+	MaxSlots  int   `json:"max_slots"` // that a layer can have, likewise
 }
 
 // MemoryPool is one kind of memory, and what a plan takes of it.
@@ -221,12 +223,16 @@ func (m *MemoryPlan) Refusal() error {
 	if m.Fits {
 		return nil
 	}
-	i := slices.IndexFunc(m.Pools, func(x MemoryPool) bool { return !x.fits() })
-	x := m.Pools[i]
 	largest := "no context fits"
 	if m.MaxContext > 0 {
 		largest = fmt.Sprintf("the largest context that fits is %d", m.MaxContext)
 	}
+	i := slices.IndexFunc(m.Pools, func(x MemoryPool) bool { return !x.fits() })
+	if i < 0 {
+		return fmt.Errorf("%w: %s with %d times a context of %d needs %d pages of the attention cache and %d slots; kernels reach %d and %d on this device; %s; it would help: %s",
+			ErrDoesNotFit, m.Model, m.Slots, m.Context, m.KV.Pages, m.Slots, m.KV.MaxPages, m.State.MaxSlots, largest, strings.Join(m.Advice, ", or "))
+	}
+	x := m.Pools[i]
 	return fmt.Errorf("%w: %s with a context of %d needs %s of the %s and %s is available (%s); %s; it would help: %s",
 		ErrDoesNotFit, m.Model, m.Context, FormatBytes(x.Needed), x.Name, FormatBytes(x.Available), m.parts(), largest, strings.Join(m.Advice, ", or "))
 }
@@ -260,8 +266,8 @@ func (m *MemoryPlan) String() string {
 			x = y
 		}
 	}
-	if x.Available < 0 {
-		return "memory: " + m.parts()
+	if x.Available < 0 || len(m.Notes) > 0 {
+		return "memory: " + m.parts() // the notes say what there is to say
 	}
 	return fmt.Sprintf("memory: %s; fits in %s", m.parts(), FormatBytes(x.Available))
 }

@@ -105,6 +105,17 @@ func TestDoesNotFit(t *testing.T) {
 	if big.State.Bytes != 1000*big.State.SlotBytes || big.KV.Bytes != int64(big.KV.Pages)*big.KV.PageBytes || big.KV.Pages != 1000*8 {
 		t.Errorf("state %+v, pages %+v", big.State, big.KV)
 	}
+	// Kernels bind a layer's pages whole: what they cannot reach does not fit either, however much memory there is.
+	if reach := big.KV.MaxPages; reach == 0 || big.State.MaxSlots == 0 {
+		t.Errorf("no limit of what kernels bind: %+v, %+v", big.KV, big.State)
+	} else if big.KV.Pages > reach {
+		if big.Fits || !strings.Contains(big.Refusal().Error(), fmt.Sprintf("reach %d and", reach)) {
+			t.Errorf("%d pages of %d that kernels reach: fits %t, %v", big.KV.Pages, reach, big.Fits, big.Refusal())
+		}
+		if most := reach / 1000 * 256; big.MaxContext > most {
+			t.Errorf("the largest context is %d, kernels reach %d", big.MaxContext, most)
+		}
+	}
 	available := big.KV.Bytes / 3
 	engine.SetAvailable(t, available)
 	got, err := engine.PlanMemory(cfg, 1000)

@@ -49,8 +49,9 @@ func (p *planner) plan() *MemoryPlan {
 		Context: p.cfg.Context, ModelContext: p.model.Context, Slots: p.slots, Batch: batch, KVType: p.cfg.KV,
 		Notes: []string{}, Advice: []string{},
 	}
-	m.Weights = p.weights()
-	m.KV, m.State = p.state(pages)
+	var binding int64
+	m.Weights, binding = p.weights()
+	m.KV, m.State = p.state(pages, binding)
 	need := stepNeeds(p.model, st, p.slots, pages, batch, p.vulkan)
 	m.Scratch, m.Step, m.Results = need.Scratch, need.Step, need.Results
 	m.AllLogits = logitNeeds(p.model, st, p.slots, pages, batch, p.vulkan).Total()
@@ -62,7 +63,7 @@ func (p *planner) plan() *MemoryPlan {
 	m.Needed = w.Copied + w.Uploaded + w.Host + m.KV.Bytes + m.State.Bytes + m.Scratch + m.Step + m.Results + m.Staging
 	m.Total = m.Needed + w.Imported
 	m.Pools = p.pools(m)
-	m.Fits = !slices.ContainsFunc(m.Pools, func(x MemoryPool) bool { return !x.fits() })
+	m.Fits = !slices.ContainsFunc(m.Pools, func(x MemoryPool) bool { return !x.fits() }) && m.reachable()
 	m.MaxContext = m.maxContext()
 	if m.Fits && w.Imported > 0 {
 		if free := m.Pools[len(m.Pools)-1]; free.Available >= 0 && m.Total > free.Available {
@@ -77,13 +78,20 @@ func (p *planner) plan() *MemoryPlan {
 	return m
 }
 
-// weights sums up the weights.
-func (p *planner) weights() WeightMemory {
+// reachable reports whether kernels can bind the state.
+func (m *MemoryPlan) reachable() bool {
+	return (m.KV.MaxPages == 0 || m.KV.Pages <= m.KV.MaxPages) && (m.State.MaxSlots == 0 || m.Slots <= m.State.MaxSlots)
+}
+
+// weights sums up the weights, and returns the most bytes that kernels can bind at once, 0 for no limit.
+func (p *planner) weights() (WeightMemory, int64) {
 	items := p.model.Weights
 	var w WeightMemory
 	var where []weights.Residency
+	binding := int64(0)
 	if p.vulkan {
-		where = weights.Decide(p.file, items, p.cfg.caps(p.info, p.profile)).Residency
+		d := weights.Decide(p.file, items, p.cfg.caps(p.info, p.profile))
+		where, binding = d.Residency, d.Binding()
 	} else {
 		where = mapped(items)
 	}
@@ -129,7 +137,7 @@ func (p *planner) weights() WeightMemory {
 			w.NotUsed += t.Size
 		}
 	}
-	return w
+	return w, binding
 }
 
 // mapped says where weights.Map has items: in the file's pages where those serve.
@@ -151,12 +159,22 @@ func typeName(f *gguf.File, name string) string {
 	return quant.F32.String()
 }
 
-// state sizes the state of all sequences.
-func (p *planner) state(pages int) (KVMemory, StateMemory) {
+// state sizes the state of all sequences, of which kernels bind a layer's buffers whole.
+func (p *planner) state(pages int, binding int64) (KVMemory, StateMemory) {
 	f16, all := p.cfg.KV == "f16", p.slots*pages
-	page, slot := p.model.NewState(0, 1, f16).Bytes(), p.model.NewState(1, 0, f16).Bytes()
-	return KVMemory{PageTokens: shaders.PageTokens, PageBytes: page, Pages: all, Bytes: page * int64(all)},
-		StateMemory{SlotBytes: slot, Bytes: slot * int64(p.slots)}
+	page, slot := p.model.NewState(0, 1, f16), p.model.NewState(1, 0, f16)
+	most := func(one *model.State) int {
+		largest := int64(0)
+		for _, b := range one.Buffers() {
+			largest = max(largest, b.Size)
+		}
+		if binding == 0 || largest == 0 {
+			return 0
+		}
+		return int(binding / largest)
+	}
+	return KVMemory{PageTokens: shaders.PageTokens, PageBytes: page.Bytes(), Pages: all, Bytes: page.Bytes() * int64(all), MaxPages: most(page)},
+		StateMemory{SlotBytes: slot.Bytes(), Bytes: slot.Bytes() * int64(p.slots), MaxSlots: most(slot)}
 }
 
 // pagesFor is the number of pages that a sequence of n tokens takes.
@@ -218,6 +236,12 @@ func (m *MemoryPlan) loaded(r weights.Report) {
 // sequence, which is taken to come from the same pool.
 func (m *MemoryPlan) maxContext() int {
 	pages := pagesFor(m.ModelContext)
+	if m.KV.MaxPages > 0 {
+		pages = min(pages, m.KV.MaxPages/m.Slots)
+	}
+	if m.State.MaxSlots > 0 && m.Slots > m.State.MaxSlots {
+		return 0
+	}
 	per := int64(m.Slots) * (m.KV.PageBytes + 4)
 	used := int64(m.KV.Pages) * (m.KV.PageBytes + 4)
 	for _, x := range m.Pools {
@@ -247,6 +271,9 @@ func (p *planner) planWithAdvice() *MemoryPlan {
 	}
 	if m.MaxContext > 0 {
 		advise("--ctx %d", m.MaxContext)
+	}
+	if p.cfg.Residency == weights.Copy && try(func(q *planner) { q.cfg.Residency = weights.Auto }) {
+		advise("--residency %s", weights.Auto)
 	}
 	if m.KVType == "f32" && try(func(q *planner) { q.cfg.KV = "f16" }) {
 		advise("--kv f16")

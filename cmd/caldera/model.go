@@ -12,6 +12,7 @@ import (
 	"github.com/calderaml/caldera/engine/demo"
 	"github.com/calderaml/caldera/engine/hub"
 	"github.com/calderaml/caldera/engine/tokenizer"
+	"github.com/calderaml/caldera/engine/weights"
 	"github.com/calderaml/caldera/gguf"
 )
 
@@ -122,7 +123,13 @@ func (a *app) noteDevice(e *engine.Engine) {
 		a.note("        this is a software implementation of Vulkan: it computes on the CPU, and a GPU is many times faster")
 	}
 	a.note("%s", printable(e.Memory().String()))
+	for _, n := range e.Memory().Notes {
+		a.note("        %s", printable(n))
+	}
 	for _, f := range e.Weights().Fallbacks {
+		if a.cfg.Residency == weights.Import {
+			a.note("        %d tensors (%s) are not imported: %s", f.Items, size(f.Bytes), printable(f.Reason))
+		}
 		a.log.Debug().Int("tensors", f.Items).Int64("bytes", f.Bytes).Str("first", f.First).Msg("not imported: " + printable(f.Reason))
 	}
 	a.note("loaded in %.2f s", e.LoadTime().Seconds())

@@ -238,10 +238,18 @@ func (a *app) chatForm(tok *tokenizer.Tokenizer, question string) string {
 // noteSpeeds tells how fast it was and why it ended.
 func (a *app) noteSpeeds(r runResult) {
 	t := r.Timings
-	a.note("prompt:     %d tokens in %.3f s, %.1f tokens/s", t.PromptN, t.PromptMS/1e3, t.PromptPerSecond)
+	a.note("prompt:     %d tokens in %.3f s, %s", t.PromptN, t.PromptMS/1e3, speed(t.PromptPerSecond))
 	end := map[string]string{
 		engine.ReasonLength:  ", ended by --predict",
 		engine.ReasonContext: ", ended by a full context: raise --ctx",
 	}[r.Reason]
-	a.note("generation: %d tokens in %.3f s, %.1f tokens/s%s", t.PredictedN, t.PredictedMS/1e3, t.PredictedPerSecond, end)
+	a.note("generation: %d tokens in %.3f s, %s%s", t.PredictedN, t.PredictedMS/1e3, speed(t.PredictedPerSecond), end)
+}
+
+// speed renders tokens a second with digits that mean something.
+func speed(v float64) string {
+	if v > 0 && v < 10 {
+		return fmt.Sprintf("%.2g tokens/s", v)
+	}
+	return fmt.Sprintf("%.1f tokens/s", v)
 }

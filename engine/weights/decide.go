@@ -182,6 +182,9 @@ func (d *Decision) cut(f *gguf.File, items []Item, in []int, c Caps) {
 	}
 }
 
+// Binding is the most bytes that kernels may bind at once when the weights lie so.
+func (d *Decision) Binding() int64 { return d.binding }
+
 // Windows is the number of ranges to import.
 func (d *Decision) Windows() int { return len(d.windows) }
 
