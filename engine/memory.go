@@ -15,6 +15,9 @@ import (
 // ErrDoesNotFit reports that a model needs more memory than there is. Nothing has been allocated then.
 var ErrDoesNotFit = errors.New("not enough memory")
 
+// ErrContext reports a context that the model is not made for.
+var ErrContext = errors.New("context")
+
 // referenceName is what stands for a device on the reference backend.
 const referenceName = "reference (plain Go)"
 
@@ -174,7 +177,7 @@ func (c *Config) resolveContext(m *model.Model) error {
 		c.Context = min(4096, m.Context)
 	}
 	if c.Context < 1 || c.Context > m.Context {
-		return fmt.Errorf("context of %d tokens: the model is made for 1 to %d", c.Context, m.Context)
+		return fmt.Errorf("%w of %d tokens: the model is made for 1 to %d", ErrContext, c.Context, m.Context)
 	}
 	return nil
 }

@@ -57,6 +57,7 @@ var advice = []struct {
 	{vk.ErrOutOfDeviceMemory, "a smaller --ctx or --batch, --kv f16 or a smaller model needs less memory"},
 	{vk.ErrDeviceLost, "the driver gave the device up: run again, and if that fails too run caldera verify"},
 	{engine.ErrContextFull, "raise --ctx"},
+	{engine.ErrContext, "see --ctx"},
 	{gguf.ErrMissing, "caldera inspect shows what the file holds"},
 }
 
@@ -69,7 +70,7 @@ func exitCode(err error) int {
 		return exitDone
 	case errors.Is(err, errInterrupted), errors.Is(err, context.Canceled):
 		return exitInterrupted
-	case errors.As(err, &usage), errors.As(err, &param):
+	case errors.As(err, &usage), errors.As(err, &param), errors.Is(err, engine.ErrContext):
 		return exitUsage
 	case errors.Is(err, errCheck):
 		return exitCheck

@@ -190,7 +190,7 @@ func (im *Imatrix) readLegacy(l *legacy) error {
 		return err
 	}
 	if n < 1 || int64(n) > l.left/minLegacyEntry {
-		return fmt.Errorf("has %d entries in %d bytes: no importance matrix, or a damaged one", n, l.left)
+		return fmt.Errorf("is no importance matrix, or a damaged one: it would have %d entries in %d bytes", n, l.left)
 	}
 	for i := range n {
 		if err := im.readEntry(l, i); err != nil {
