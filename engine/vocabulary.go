@@ -22,6 +22,15 @@ func OpenTokenizer(f *gguf.File, withoutNFC bool) (*tokenizer.Tokenizer, error) 
 	if v.Pre, err = optional(f.String("tokenizer.ggml.pre")); err != nil {
 		return nil, err
 	}
+	// Limits come before the copies that they limit.
+	for _, x := range []struct {
+		key  string
+		most int
+	}{{"tokens", tokenizer.MaxTokens}, {"token_type", tokenizer.MaxTokens}, {"merges", tokenizer.MaxMerges}} {
+		if val, ok := f.Value("tokenizer.ggml." + x.key); ok && val.Len() > x.most {
+			return nil, fmt.Errorf("tokenizer.ggml.%s has %d entries, more than the %d supported", x.key, val.Len(), x.most)
+		}
+	}
 	if v.Tokens, err = f.Strings("tokenizer.ggml.tokens"); err != nil {
 		return nil, err
 	}

@@ -151,12 +151,16 @@ func scalarString(v Value) (string, error) {
 	if v.array || v.elem != KindString {
 		return "", v.mismatch("")
 	}
-	s, _ := cutString(v.raw)
+	s, _, ok := cutString(v.raw)
+	if !ok {
+		return "", errLengths
+	}
 	return string(s), nil
 }
 
 // stringSlice copies the whole array once and cuts the strings from the copy:
-// a vocabulary has hundreds of thousands of short ones.
+// a vocabulary has hundreds of thousands of short ones. Lengths were checked when
+// the file was parsed, but somebody may have written to the mapped file since.
 func stringSlice(v Value) ([]string, error) {
 	if !v.array || v.elem != KindString {
 		return nil, v.mismatch([]string(nil))
@@ -165,7 +169,17 @@ func stringSlice(v Value) ([]string, error) {
 	s := make([]string, v.n)
 	at := 0
 	for i := range s {
-		n := int(binary.LittleEndian.Uint64(v.raw[at:]))
+		if len(text)-at < 8 {
+			return nil, errLengths
+		}
+		var length uint64
+		for k := range 8 {
+			length |= uint64(text[at+k]) << (8 * k)
+		}
+		if length > uint64(len(text)-at-8) {
+			return nil, errLengths
+		}
+		n := int(length)
 		s[i] = text[at+8 : at+8+n]
 		at += 8 + n
 	}

@@ -171,8 +171,9 @@ func alignment(v Value) (uint64, error) {
 }
 
 func (p *part) parseTensors(c *cursor, n int) error {
-	p.tensors = make([]Tensor, 0, n)
-	names := make(map[string]struct{}, n)
+	// What the header claims is not trusted with more than a little memory at once.
+	p.tensors = make([]Tensor, 0, min(n, 4096))
+	names := make(map[string]struct{}, min(n, 4096))
 	var next uint64 // where the next tensor must begin, from the data section
 	for i := range n {
 		t, offset, err := parseTensor(c)

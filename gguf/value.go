@@ -120,9 +120,11 @@ func (v Value) Elements() iter.Seq[any] {
 			var x any
 			switch v.elem {
 			case KindString:
-				var s []byte
-				s, rest = cutString(rest)
-				x = string(s)
+				s, after, ok := cutString(rest)
+				if !ok {
+					return
+				}
+				x, rest = string(s), after
 			case KindBool:
 				x = v.raw[i] != 0
 			case KindFloat32:
@@ -146,7 +148,10 @@ func (v Value) Elements() iter.Seq[any] {
 func (v Value) text(raw []byte, length int) (string, []byte) {
 	switch {
 	case v.elem == KindString:
-		s, rest := cutString(raw)
+		s, rest, ok := cutString(raw)
+		if !ok {
+			return "?", nil
+		}
 		if length >= 0 && len(s) > length {
 			return fmt.Sprintf("%q… %d bytes", s[:length], len(s)), rest
 		}
@@ -166,10 +171,20 @@ func (v Value) text(raw []byte, length int) (string, []byte) {
 	return fmt.Sprint(u), rest
 }
 
-// cutString takes a length-prefixed string off raw, which has been checked.
-func cutString(raw []byte) (s, rest []byte) {
+// errLengths is what reading strings finds in a file that was changed since its lengths were checked.
+var errLengths = fmt.Errorf("%w: the lengths of strings are not what they were", ErrChanged)
+
+// cutString takes a length-prefixed string off raw. It has been checked, but raw
+// may be a mapping that somebody writes to: ok says whether it still holds.
+func cutString(raw []byte) (s, rest []byte, ok bool) {
+	if len(raw) < 8 {
+		return nil, nil, false
+	}
 	n := binary.LittleEndian.Uint64(raw)
-	return raw[8 : 8+n], raw[8+n:]
+	if n > uint64(len(raw)-8) {
+		return nil, nil, false
+	}
+	return raw[8 : 8+n], raw[8+n:], true
 }
 
 // integerAt returns element i of raw as 64 bits; neg says that they are those

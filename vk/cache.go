@@ -85,12 +85,27 @@ func decodeCache(info DeviceInfo, file []byte) ([]byte, error) {
 	return data, nil
 }
 
+// maxCache is the most bytes of a cache file that is read.
+const maxCache = 256 << 20
+
+// readCache reads a cache file, if that is what it is: a pipe would never end.
+func readCache(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxCache {
+		return nil, errors.New("no cache file")
+	}
+	return os.ReadFile(path)
+}
+
 // load makes the cache from the file. A file that cannot be used is deleted.
 func (c *pipelineCache) load(d *Device) error {
 	path := PipelineCachePath(d.info)
 	var data []byte
 	if path != "" {
-		file, err := os.ReadFile(path)
+		file, err := readCache(path)
 		if err == nil {
 			data, err = decodeCache(d.info, file)
 		}

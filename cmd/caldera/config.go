@@ -242,6 +242,9 @@ func (s *settings) readFile(cmd *cobra.Command, v *viper.Viper) error {
 	if err != nil || path == "" {
 		return err
 	}
+	if err := readable(path); err != nil {
+		return fmt.Errorf("configuration file %s: %w", path, err)
+	}
 	for _, r := range []*viper.Viper{v, viper.New()} {
 		r.SetConfigFile(path)
 		if err := r.ReadInConfig(); err != nil {
@@ -271,6 +274,24 @@ func unknownKey(path, key string) error {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
 	return fmt.Errorf("configuration file %s: unknown setting %q; %s", path, key, hint)
+}
+
+// maxConfig is the most bytes of a configuration file.
+const maxConfig = 1 << 20
+
+// readable refuses what reading would never come to the end of, or only with much memory. What does not exist is
+// left to the reader.
+func readable(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil
+	case !info.Mode().IsRegular():
+		return errors.New("is no regular file")
+	case info.Size() > maxConfig:
+		return fmt.Errorf("has %d bytes, more than the %d of a configuration", info.Size(), maxConfig)
+	}
+	return nil
 }
 
 // configFile returns the path of the configuration file, or nothing.

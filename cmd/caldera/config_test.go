@@ -135,3 +135,32 @@ func TestConfigFields(t *testing.T) {
 		t.Errorf("field %s has no setting", key)
 	}
 }
+
+// A configuration file that has no end, or is none, is refused and not read.
+func TestConfigFileIsNone(t *testing.T) {
+	dir := t.TempDir()
+	big := filepath.Join(dir, "big.yaml")
+	if err := os.WriteFile(big, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(big, 3<<30); err != nil {
+		t.Fatal(err)
+	}
+	folder := filepath.Join(dir, "folder.yaml")
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	endless := filepath.Join(dir, "endless.yaml")
+	if err := os.Symlink("/dev/zero", endless); err != nil {
+		t.Skip(err)
+	}
+	for path, want := range map[string]string{big: "bytes", folder: "no regular file", endless: "no regular file"} {
+		err := readable(path)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if err := readable(filepath.Join(dir, "none.yaml")); err != nil {
+		t.Errorf("a file that does not exist: %v", err)
+	}
+}

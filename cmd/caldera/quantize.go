@@ -168,6 +168,7 @@ func (a *app) quantize(ctx context.Context, q quantizeFlags) error {
 	var took time.Duration
 	if !q.dryRun {
 		start, bar := time.Now(), a.newProgress()
+		p.KeepExisting = !q.force
 		err := p.WriteFile(ctx, q.target, q.threads, quantizeProgress(bar, start))
 		bar.done()
 		if err != nil {
@@ -234,6 +235,9 @@ func refused(err error) error {
 func checkOutput(path string, force bool, inputs []string) error {
 	if path == "-" {
 		return usagef("the output cannot be a pipe: name a file")
+	}
+	if path == "" {
+		return usagef("the output has no name")
 	}
 	dir := filepath.Dir(path)
 	if info, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {

@@ -215,7 +215,12 @@ func revision(dir, name string, commits []string) (string, error) {
 
 // readRef is the commit that a ref of a repository names, empty when there is none. The name has been checked.
 func readRef(dir, name string) string {
-	f, err := os.Open(filepath.Join(dir, "refs", filepath.FromSlash(name)))
+	path := filepath.Join(dir, "refs", filepath.FromSlash(name))
+	// Opening a pipe would wait for somebody to write to it.
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+		return ""
+	}
+	f, err := os.Open(path)
 	if err != nil {
 		return ""
 	}

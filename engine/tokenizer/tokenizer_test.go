@@ -98,10 +98,10 @@ func TestNewErrors(t *testing.T) {
 			t.Errorf("%s: error of %d bytes", test.name, len(err.Error()))
 		}
 	}
-	if _, err := New(Vocabulary{Model: "gpt2", Pre: "qwen2", Tokens: make([]string, maxTokens+1)}); err == nil {
+	if _, err := New(Vocabulary{Model: "gpt2", Pre: "qwen2", Tokens: make([]string, MaxTokens+1)}); err == nil {
 		t.Error("too many tokens: no error")
 	}
-	if _, err := New(Vocabulary{Model: "gpt2", Pre: "qwen2", Tokens: []string{"a"}, Merges: make([]string, maxMerges+1)}); err == nil {
+	if _, err := New(Vocabulary{Model: "gpt2", Pre: "qwen2", Tokens: []string{"a"}, Merges: make([]string, MaxMerges+1)}); err == nil {
 		t.Error("too many merges: no error")
 	}
 }

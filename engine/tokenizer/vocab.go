@@ -10,8 +10,8 @@ import (
 // Limits on what a vocabulary may hold. They are far above what any known model
 // has; the first two are what fits a slot of the merge table.
 const (
-	maxTokens     = 1 << idBits
-	maxMerges     = 1<<rankBits - 1
+	MaxTokens     = 1 << idBits
+	MaxMerges     = 1<<rankBits - 1
 	maxTokenBytes = 1 << 16
 	maxAddedBytes = 1 << 10 // a longer one could make splitting slow
 	maxAddedNodes = 1 << 22 // bytes of all added tokens, less shared beginnings
@@ -61,11 +61,11 @@ func (t *Tokenizer) load(v *Vocabulary) error {
 	if len(v.Tokens) == 0 {
 		return errors.New("the vocabulary is empty")
 	}
-	if len(v.Tokens) > maxTokens {
-		return fmt.Errorf("%d tokens, more than the %d supported", len(v.Tokens), maxTokens)
+	if len(v.Tokens) > MaxTokens {
+		return fmt.Errorf("%d tokens, more than the %d supported", len(v.Tokens), MaxTokens)
 	}
-	if len(v.Merges) > maxMerges {
-		return fmt.Errorf("%d merges, more than the %d supported", len(v.Merges), maxMerges)
+	if len(v.Merges) > MaxMerges {
+		return fmt.Errorf("%d merges, more than the %d supported", len(v.Merges), MaxMerges)
 	}
 	if len(v.Types) != 0 && len(v.Types) != len(v.Tokens) {
 		return fmt.Errorf("%d token types for %d tokens", len(v.Types), len(v.Tokens))

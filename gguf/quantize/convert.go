@@ -77,6 +77,9 @@ func (p *Plan) WriteFile(ctx context.Context, path string, threads int, progress
 	if err != nil {
 		return err
 	}
+	if p.KeepExisting {
+		return w.WriteNew(path)
+	}
 	return w.WriteFile(path)
 }
 
@@ -89,7 +92,7 @@ func (l *pipeline) cut(decisions []Decision) {
 		if d.Drop {
 			continue
 		}
-		rows := d.Tensor.Rows()
+		rows := rowsOf(d)
 		step := max(chunkElements/max(d.Tensor.Ne(0), 1), 1)
 		for at := uint64(0); at < rows; at += step {
 			c := &chunk{d: d, row: at, rows: min(step, rows-at), ready: make(chan struct{})}
@@ -105,9 +108,17 @@ func (l *pipeline) cut(decisions []Decision) {
 	}
 }
 
+// rowsOf is the number of rows to convert: none of a tensor without elements, however many empty ones it claims.
+func rowsOf(d *Decision) uint64 {
+	if d.Tensor.Elements() == 0 {
+		return 0
+	}
+	return d.Tensor.Rows()
+}
+
 // deliver writes the chunks of a tensor as they come.
 func (l *pipeline) deliver(out io.Writer, d *Decision, progress func(bytes int64)) error {
-	for left := d.Tensor.Rows(); left > 0; {
+	for left := rowsOf(d); left > 0; {
 		var c *chunk
 		select {
 		case c = <-l.queue:

@@ -181,6 +181,9 @@ func (l *legacy) int32(what string) (int32, error) {
 	return int32(binary.LittleEndian.Uint32(b)), nil
 }
 
+// maxLegacyValues is the most values of an entry: those of 4096 experts with rows of 16384 weights.
+const maxLegacyValues = 1 << 26
+
 // minLegacyEntry is the size of an entry with an empty name and no values.
 const minLegacyEntry = 12
 
@@ -242,8 +245,8 @@ func (im *Imatrix) readEntry(l *legacy, i int32) error {
 	if err != nil {
 		return err
 	}
-	if values < 1 {
-		return fmt.Errorf("%s: has %d values", name, values)
+	if values < 1 || values > maxLegacyValues && 4*int64(values) <= l.left {
+		return fmt.Errorf("%s: has %d values, want 1 to %d", name, values, maxLegacyValues)
 	}
 	if b, err = l.take(4*int64(values), name+": the values"); err != nil {
 		return err

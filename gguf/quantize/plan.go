@@ -74,6 +74,9 @@ func (d *Decision) Measured() bool { return d.importance != nil }
 
 // A Plan is a decision for every tensor of a model.
 type Plan struct {
+	// KeepExisting makes WriteFile fail with an fs.ErrExist rather than replace a file.
+	KeepExisting bool
+
 	Decisions []Decision // in the order of the file
 	Notes     []string   // what somebody should know
 	Covered   int        // tensors that the importance matrix has a part in
