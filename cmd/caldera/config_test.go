@@ -150,11 +150,12 @@ func TestConfigFileIsNone(t *testing.T) {
 	if err := os.Mkdir(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	cases := map[string]string{big: "bytes", folder: "no regular file"}
 	endless := filepath.Join(dir, "endless.yaml")
-	if err := os.Symlink("/dev/zero", endless); err != nil {
-		t.Skip(err)
+	if err := os.Symlink("/dev/zero", endless); err == nil { // else there is no right to make links
+		cases[endless] = "no regular file"
 	}
-	for path, want := range map[string]string{big: "bytes", folder: "no regular file", endless: "no regular file"} {
+	for path, want := range cases {
 		err := readable(path)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", path, err)
