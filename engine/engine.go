@@ -4,9 +4,14 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
+	"github.com/calderaml/caldera/engine/kv"
+	"github.com/calderaml/caldera/engine/ladder"
 	"github.com/calderaml/caldera/engine/model"
+	"github.com/calderaml/caldera/engine/prefix"
+	"github.com/calderaml/caldera/engine/state"
 	"github.com/calderaml/caldera/engine/tokenizer"
 	"github.com/calderaml/caldera/engine/weights"
 	"github.com/calderaml/caldera/gguf"
@@ -38,8 +43,30 @@ type Config struct {
 	Device  string // name, UUID or index; empty picks the best
 	Profile string // restricts the device, see vk.ProfileFor
 	Context int    // most tokens of a sequence; default min(4096, the model's)
-	KV      string // "f16" (default) or "f32"
+	Slots   int    // sequences that run at a time, 1 (default) to 64
 	Batch   int    // most rows of a step, 1..512; default 512, or 64 on software devices
+	// KV is the type of the KV cache: "f16" (default), "f32", "q8_0" or "q4_0". With the last two the first KVSink
+	// tokens of a sequence, rounded up to whole pages, and the last KVWindow, beside the page being filled, stay F16.
+	KV               string
+	KVSink, KVWindow int // tokens; see [DefaultKVSink]
+	// MemoryLimit bounds what the engine takes beside the pages of the model file, on device and host together, the
+	// prefix cache included; 0 for what there is. Where it does not suffice, sequences share fewer pages, and fewer run.
+	MemoryLimit int64
+	// Queue is how many requests may wait for a slot; default 64, -1 for none.
+	Queue int
+	// MaxLatency bounds the time of a step in which some sequence decodes, and so the time between its tokens, by
+	// feeding less of other prompts in it; 0 for no bound. It cannot be shorter than a step takes at least.
+	MaxLatency time.Duration
+	// CacheRAM is the budget of the prefix cache in bytes, snapshots in use included; 0 for none.
+	CacheRAM int64
+	// CacheDir is a folder for CacheDisk bytes of snapshots, which outlive the process.
+	CacheDir  string
+	CacheDisk int64
+	// CacheEvery is the number of tokens between snapshots inside a prompt; default 512, -1 for none.
+	CacheEvery int
+	// Warn, if not nil, is told what went wrong without harm to any request, and what is given up under memory
+	// pressure. It must not call the engine.
+	Warn func(error)
 	// Residency is where weights live on a device: "auto" (default), "import" or "copy", see package weights.
 	Residency string
 
@@ -52,8 +79,10 @@ type Config struct {
 	// WithoutNFC leaves text as it is before tokenizing, as llama.cpp does.
 	WithoutNFC bool
 
-	window int64            // most bytes of one import, 0 is the device's limit; tests make it small
-	inject func(*vk.Device) // called with the device before anything is loaded, in tests
+	window   int64                  // most bytes of one import, 0 is the device's limit; tests make it small
+	pressure func() ladder.Pressure // instead of reading how much memory is left, in tests
+	settle   time.Duration          // between steps of the memory ladder, 0 is its default; likewise
+	inject   func(*vk.Device)       // called with the device before anything is loaded, in tests
 }
 
 // ErrContextFull reports that a sequence has reached the context; a recurrent model cannot drop its oldest
@@ -63,8 +92,26 @@ var ErrContextFull = errors.New("context is full")
 // ErrModel marks a model file that was refused.
 var ErrModel = errors.New("model refused")
 
-// An Engine is a model on a device. Its methods must not be called concurrently.
+// What stays F16 of a quantised cache by default: the first page, where attention sinks lie, and the recent tokens.
+const (
+	DefaultKVSink   = 256
+	DefaultKVWindow = 512
+)
+
+// maxSlots bounds the sequences of an engine.
+const maxSlots = 64
+
+// An Engine is a model on a device. It may be used by several goroutines: steps take turns.
 type Engine struct {
+	// mu guards the device's state and everything that steps use. Slow work outside of steps does not hold it.
+	mu      sync.Mutex
+	pool    *kv.Pool
+	seqs    map[*sequence]struct{} // those with a seat
+	layout  *state.Layout          // made on first use
+	batcher *batcher
+	cache   *prefix.Cache // nil without one
+	policy  prefix.Policy
+
 	cfg      Config
 	file     *gguf.File
 	model    *model.Model
@@ -75,20 +122,20 @@ type Engine struct {
 	die      *scheduler.Die     // nil on the reference backend
 	memory   shaders.HostMemory // nil on a device
 	plans    map[planKey]*planned
-	session  *Session // the one sequence in use
 	load     time.Duration
 
 	resident weights.Report
 	prefault *prefault
 
-	room  *MemoryPlan
-	works [2]*scheduler.Workspace // of generation, and of steps that deliver all their rows' logits
+	planner planner // of the memory
+	room    *MemoryPlan
+	works   [workspaces]*scheduler.Workspace
 }
 
 // Open reads a model and puts it on a device.
 func Open(cfg Config) (_ *Engine, err error) {
 	start := time.Now()
-	e := &Engine{cfg: cfg, plans: map[planKey]*planned{}}
+	e := &Engine{cfg: cfg, plans: map[planKey]*planned{}, seqs: map[*sequence]struct{}{}}
 	defer func() {
 		if err != nil {
 			e.Close()
@@ -103,16 +150,25 @@ func Open(cfg Config) (_ *Engine, err error) {
 	if err := e.cfg.resolveContext(e.model); err != nil {
 		return nil, err
 	}
+	if err := e.cfg.checkKV(e.model); err != nil {
+		return nil, err
+	}
 	e.rope = model.NewRope(e.model.Rope)
-	e.state = e.model.NewState(1, pagesFor(e.cfg.Context), e.cfg.KV == "f16")
 	if e.cfg.Backend == Reference {
 		if err = e.fit(planner{}); err == nil {
+			e.newState()
 			e.memory, err = weights.Map(e.model.Weights)
 		}
 	} else {
 		err = e.openDevice()
 	}
 	if err != nil {
+		return nil, err
+	}
+	if err := e.openCache(); err != nil {
+		return nil, err
+	}
+	if e.batcher, err = newBatcher(e); err != nil {
 		return nil, err
 	}
 	e.load = time.Since(start)
@@ -131,11 +187,35 @@ func (c *Config) defaults() error {
 	if c.Residency == "" {
 		c.Residency = weights.Auto
 	}
+	if c.Slots == 0 {
+		c.Slots = 1
+	}
+	switch c.Queue {
+	case 0:
+		c.Queue = defaultQueue
+	case -1:
+		c.Queue = 0
+	}
+	switch c.CacheEvery {
+	case 0:
+		c.CacheEvery = cacheEvery
+	case -1:
+		c.CacheEvery = 0
+	}
+	if _, err := shaders.ParseKVFormat(c.KV); err != nil {
+		return err
+	}
 	switch {
 	case c.Backend != Vulkan && c.Backend != Reference:
 		return fmt.Errorf("backend %q: use %s or %s", c.Backend, Vulkan, Reference)
-	case c.KV != "f16" && c.KV != "f32":
-		return fmt.Errorf("KV cache type %q: use f16 or f32", c.KV)
+	case c.KVSink < 0 || c.KVWindow < 0:
+		return fmt.Errorf("a KV cache with a sink of %d tokens and a window of %d", c.KVSink, c.KVWindow)
+	case c.Slots < 1 || c.Slots > maxSlots:
+		return fmt.Errorf("%d sequences at once: use 1 to %d", c.Slots, maxSlots)
+	case c.Queue < -1 || c.MaxLatency < 0 || c.CacheRAM < 0 || c.CacheDisk < 0 || c.CacheEvery < -1 || c.MemoryLimit < 0:
+		return errors.New("a queue, latency or budget below 0")
+	case c.CacheDisk > 0 && c.CacheDir == "":
+		return errors.New("a prefix cache on disk without a folder")
 	case c.Residency != weights.Auto && c.Residency != weights.Import && c.Residency != weights.Copy:
 		return fmt.Errorf("residency %q: use %s, %s or %s", c.Residency, weights.Auto, weights.Import, weights.Copy)
 	case c.Batch < 0 || c.Batch > maxRows:
@@ -144,6 +224,30 @@ func (c *Config) defaults() error {
 		return errors.New("no model is named")
 	}
 	return nil
+}
+
+// defaultQueue is how many requests may wait.
+const defaultQueue = 64
+
+// formats are the types of pages that new tokens are written to, and of those that have left the window.
+func (c *Config) formats() (hot, cold shaders.KVFormat) {
+	f, _ := shaders.ParseKVFormat(c.KV) // checked by defaults
+	if f.Cold() {
+		return shaders.KVF16, f
+	}
+	return f, f
+}
+
+// kvPolicy says which pages of a sequence are cold.
+func (c *Config) kvPolicy() kv.Policy {
+	_, cold := c.formats()
+	return kv.Policy{PageTokens: shaders.PageTokens, Quantised: cold.Cold(), Sink: c.KVSink, Window: c.KVWindow}
+}
+
+// checkKV refuses a type of KV cache that does not suit the model.
+func (c *Config) checkKV(m *model.Model) error {
+	_, cold := c.formats()
+	return m.CheckKV(cold)
 }
 
 func (e *Engine) openFile() (err error) {
@@ -179,6 +283,7 @@ func (e *Engine) openDevice() (err error) {
 	if err := e.fit(planner{vulkan: true, info: info, profile: p, devices: e.instance.Devices()}); err != nil {
 		return err
 	}
+	e.newState()
 	dev, err := e.instance.NewDevice(info, p)
 	if err != nil {
 		return err
@@ -188,18 +293,40 @@ func (e *Engine) openDevice() (err error) {
 	if err := e.loadWeights(info, p); err != nil {
 		return fmt.Errorf("loading %s on %s: %w", e.file.Name(), info.Name, err)
 	}
+	return e.allocateState()
+}
+
+// allocateState gives the state and the steps of generation their memory.
+func (e *Engine) allocateState() error {
+	if e.die == nil {
+		return nil
+	}
 	for _, b := range e.state.Buffers() {
 		// Neither pages nor slots need clearing: nothing reads a position or a slot before writing it.
 		if err := e.die.Allocate(b, false); err != nil {
-			return fmt.Errorf("state on %s (context %d): %w", info.Name, e.cfg.Context, err)
+			return fmt.Errorf("state on %s (%d sequences, context %d): %w", e.die.Device.Info().Name, e.cfg.Slots, e.cfg.Context, err)
 		}
 	}
-	_, err = e.workspace(generation)
+	_, err := e.workspace(generation)
 	return err
 }
 
-// Close frees everything. It is safe on an engine that failed to open.
+// newState lays out the state that the plan of the engine's memory has room for.
+func (e *Engine) newState() {
+	e.state = e.room.newState(e.model, &e.cfg)
+	e.pool = kv.NewPool(e.cfg.kvPolicy(), kv.Need{Slots: e.state.Slots, Hot: e.state.Pages, Cold: e.state.ColdPages})
+}
+
+// Close ends all requests and frees everything. It is safe on an engine that failed to open.
 func (e *Engine) Close() error {
+	if e.batcher != nil {
+		e.batcher.close()
+	}
+	if e.cache != nil {
+		e.cache.Flush()
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	for _, p := range e.plans {
 		p.runner.Close()
 	}
@@ -248,6 +375,8 @@ func (e *Engine) SetBatch(n int) error {
 	if n < 1 || n > maxRows {
 		return fmt.Errorf("batch of %d rows: use 1 to %d", n, maxRows)
 	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if err := e.reserve(n); err != nil {
 		return err
 	}

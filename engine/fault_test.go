@@ -100,7 +100,7 @@ func TestClosed(t *testing.T) {
 	if _, err := e.NewSession(); err == nil {
 		t.Error("a closed engine opened a session")
 	}
-	if _, err := e.DecodeCounts(); err == nil {
+	if _, err := e.DecodeCounts(1); err == nil {
 		t.Error("a closed engine made a plan")
 	}
 }

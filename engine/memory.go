@@ -21,9 +21,6 @@ var ErrContext = errors.New("context")
 // referenceName is what stands for a device on the reference backend.
 const referenceName = "reference (plain Go)"
 
-// maxSlots bounds the sequences that memory is planned for.
-const maxSlots = 1024
-
 // A MemoryPlan is what running a model takes, computed from its header alone. Sizes are bytes. It covers what
 // generation uses; logits of every row of a step (perplexity, caldera logits) take more, see [MemoryPlan.AllLogits].
 type MemoryPlan struct {
@@ -46,6 +43,7 @@ type MemoryPlan struct {
 	State   StateMemory  `json:"state"`
 
 	Scratch   int64 `json:"scratch"`    // intermediate values of a step, shared by all steps
+	Snapshots int64 `json:"snapshots"`  // budget of the prefix cache, on the host
 	Step      int64 `json:"step"`       // what the host tells a step
 	Results   int64 `json:"results"`    // what the host reads after one
 	Staging   int64 `json:"staging"`    // for transfers to a device with memory of its own, while loading
@@ -91,8 +89,13 @@ type KVMemory struct {
 	PageTokens int   `json:"page_tokens"`
 	PageBytes  int64 `json:"page_bytes"` // of all layers
 	Pages      int   `json:"pages"`
-	Bytes      int64 `json:"bytes"`
 	MaxPages   int   `json:"max_pages"` // that a layer can have: kernels bind its keys, and its values, whole; 0 no limit
+	// ColdPages are those of a quantised cache for what has left the window.
+	ColdPageBytes int64   `json:"cold_page_bytes"`
+	ColdPages     int     `json:"cold_pages"`
+	MaxColdPages  int     `json:"max_cold_pages"`
+	Bytes         int64   `json:"bytes"`    // of all pages
+	Contexts      float64 `json:"contexts"` // how many sequences could have a whole context at once
 }
 
 // StateMemory is the recurrent state of the delta-net layers.
@@ -114,15 +117,11 @@ type MemoryPool struct {
 // fits reports whether what is needed is there. What is unknown is taken for enough.
 func (p MemoryPool) fits() bool { return p.Available < 0 || p.Needed <= p.Available }
 
-// PlanMemory computes what opening a model with a configuration, for slots sequences at once, would take, and
-// whether that fits. It reads the model's header and the properties of the devices, and allocates nothing of
-// what it counts.
-func PlanMemory(cfg Config, slots int) (*MemoryPlan, error) {
+// PlanMemory computes what opening a model with a configuration would take, and whether that fits. It reads the
+// model's header and the properties of the devices, and allocates nothing of what it counts.
+func PlanMemory(cfg Config) (*MemoryPlan, error) {
 	if err := cfg.defaults(); err != nil {
 		return nil, err
-	}
-	if slots < 1 || slots > maxSlots {
-		return nil, fmt.Errorf("%d sequences at once: use 1 to %d", slots, maxSlots)
 	}
 	f, m, err := openHeader(cfg)
 	if err != nil {
@@ -132,7 +131,10 @@ func PlanMemory(cfg Config, slots int) (*MemoryPlan, error) {
 	if err := cfg.resolveContext(m); err != nil {
 		return nil, err
 	}
-	p := planner{file: f, model: m, cfg: cfg, slots: slots}
+	if err := cfg.checkKV(m); err != nil {
+		return nil, err
+	}
+	p := planner{file: f, model: m, cfg: cfg}
 	if cfg.Backend == Vulkan {
 		in, err := vk.Open(vk.Config{AppName: "caldera"})
 		if err != nil {
@@ -148,7 +150,7 @@ func PlanMemory(cfg Config, slots int) (*MemoryPlan, error) {
 		}
 		p.devices = in.Devices()
 	}
-	return p.planWithAdvice(), nil
+	return p.planToFit(), nil
 }
 
 // openHeader opens a model whose data need not be complete.
@@ -204,9 +206,11 @@ func (c *Config) caps(info vk.DeviceInfo, p vk.Profile) weights.Caps {
 
 // fit plans the engine's memory with a planner that knows the device, and refuses what does not fit.
 func (e *Engine) fit(p planner) error {
-	p.file, p.model, p.cfg, p.slots = e.file, e.model, e.cfg, 1
+	p.file, p.model, p.cfg = e.file, e.model, e.cfg
 	e.cfg.Batch = e.cfg.batch(p.software())
-	e.room = p.planWithAdvice()
+	e.planner = p
+	e.room = p.planToFit()
+	e.cfg.Slots = e.room.Slots
 	return e.room.Refusal()
 }
 

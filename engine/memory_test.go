@@ -47,7 +47,7 @@ func TestMemoryPlan(t *testing.T) {
 					cfg.Context, cfg.Batch, cfg.KV = x.context, x.batch, x.kv
 					r.profile = x.profile
 					cfg.Backend, cfg.Device, cfg.Profile = r.backend, r.device, r.profile
-					plan, err := engine.PlanMemory(cfg, 1)
+					plan, err := engine.PlanMemory(cfg)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -98,27 +98,16 @@ func TestDoesNotFit(t *testing.T) {
 	cfg.Context, cfg.KV = 0, "f32"
 	r := devices(t, "auto")[0]
 	cfg.Backend, cfg.Device = r.backend, r.device
-	big, err := engine.PlanMemory(cfg, 1000)
+	big, err := engine.PlanMemory(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if big.State.Bytes != 1000*big.State.SlotBytes || big.KV.Bytes != int64(big.KV.Pages)*big.KV.PageBytes || big.KV.Pages != 1000*8 {
+	if big.State.Bytes != big.State.SlotBytes || big.KV.Bytes != int64(big.KV.Pages)*big.KV.PageBytes || big.KV.Pages != 8 {
 		t.Errorf("state %+v, pages %+v", big.State, big.KV)
 	}
-	// Kernels bind a layer's pages whole: what they cannot reach does not fit either, however much memory there is.
-	if reach := big.KV.MaxPages; reach == 0 || big.State.MaxSlots == 0 {
-		t.Errorf("no limit of what kernels bind: %+v, %+v", big.KV, big.State)
-	} else if big.KV.Pages > reach {
-		if big.Fits || !strings.Contains(big.Refusal().Error(), fmt.Sprintf("reach %d and", reach)) {
-			t.Errorf("%d pages of %d that kernels reach: fits %t, %v", big.KV.Pages, reach, big.Fits, big.Refusal())
-		}
-		if most := reach / 1000 * 256; big.MaxContext > most {
-			t.Errorf("the largest context is %d, kernels reach %d", big.MaxContext, most)
-		}
-	}
-	available := big.KV.Bytes / 3
+	available := big.Pools[len(big.Pools)-1].Needed - big.KV.Bytes*2/3
 	engine.SetAvailable(t, available)
-	got, err := engine.PlanMemory(cfg, 1000)
+	got, err := engine.PlanMemory(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +117,7 @@ func TestDoesNotFit(t *testing.T) {
 	if !errors.Is(got.Refusal(), engine.ErrDoesNotFit) {
 		t.Errorf("the refusal is %v", got.Refusal())
 	}
-	for _, part := range []string{engine.FormatBytes(available), fmt.Sprintf("--ctx %d", got.MaxContext), "KV ", "--slots"} {
+	for _, part := range []string{engine.FormatBytes(available), fmt.Sprintf("--ctx %d", got.MaxContext), "KV ", "--kv q8_0"} {
 		if !strings.Contains(got.Refusal().Error(), part) {
 			t.Errorf("the refusal does not name %s: %v", part, got.Refusal())
 		}
@@ -139,7 +128,7 @@ func TestDoesNotFit(t *testing.T) {
 		fits    bool
 	}{{got.MaxContext, true}, {got.MaxContext + 256, false}} {
 		cfg.Context = x.context
-		again, err := engine.PlanMemory(cfg, 1000)
+		again, err := engine.PlanMemory(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -154,7 +143,7 @@ func TestDoesNotFit(t *testing.T) {
 		t.Errorf("opened in a megabyte: %v, %v", e, err)
 	}
 	for _, advice := range []string{"a smaller model"} {
-		none, err := engine.PlanMemory(cfg, 1)
+		none, err := engine.PlanMemory(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -206,6 +195,43 @@ func TestSetBatchGrows(t *testing.T) {
 			if math.Abs(float64(want[i]-got[i])) > 1e-3 {
 				t.Fatalf("%s: logit %d is %g with one batch and %g with the other", r.name, i, want[i], got[i])
 			}
+		}
+	}
+}
+
+// Where there is no room for a whole context of every sequence, sequences share pages, and if that does not do, fewer
+// run at a time. The engine that opens has what the plan says.
+func TestSharedPages(t *testing.T) {
+	cfg := demoConfig()
+	cfg.Context, cfg.Slots, cfg.Batch = 2048, 16, 64
+	r := devices(t, "auto")[0]
+	cfg.Backend, cfg.Device = r.backend, r.device
+	all, err := engine.PlanMemory(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all.KV.Contexts != 16 || all.KV.Pages != 16*8 || len(all.Notes) > 0 {
+		t.Errorf("%+v, notes %q", all.KV, all.Notes)
+	}
+	context := all.KV.Bytes / 16
+	for _, x := range []struct {
+		without            int64 // bytes fewer than would be needed
+		slots, least, most int   // sequences, pages
+	}{
+		{13*context + context/2, 16, 18, 20},
+		{15*context + context/8 + 7*all.State.SlotBytes, 8, 8, 10},
+	} {
+		cfg.MemoryLimit = all.Needed - x.without
+		m, err := engine.PlanMemory(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !m.Fits || m.Slots != x.slots || m.KV.Pages < x.least || m.KV.Pages > x.most || len(m.Notes) != 1 {
+			t.Errorf("%d bytes less: fits %t, %d slots, %d pages, notes %q", x.without, m.Fits, m.Slots, m.KV.Pages, m.Notes)
+		}
+		e := r.open(t, cfg)
+		if e.Memory().KV.Pages != m.KV.Pages || e.Memory().Slots != m.Slots || e.Memory().Needed > cfg.MemoryLimit {
+			t.Errorf("opened with %d slots and %d pages, %d bytes of %d", e.Memory().Slots, e.Memory().KV.Pages, e.Memory().Needed, cfg.MemoryLimit)
 		}
 	}
 }

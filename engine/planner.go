@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/calderaml/caldera/engine/kv"
 	"github.com/calderaml/caldera/engine/model"
 	"github.com/calderaml/caldera/engine/weights"
 	"github.com/calderaml/caldera/gguf"
@@ -20,8 +21,9 @@ import (
 type planner struct {
 	file    *gguf.File
 	model   *model.Model
-	cfg     Config // with a context
-	slots   int
+	cfg     Config        // with a context
+	held    *MemoryPlan   // what the engine takes now and gives back first, or nil
+	share   int           // of pages for all sequences together, in parts of a context; 0 for a whole one each
 	info    vk.DeviceInfo // of the device, if vulkan
 	profile vk.Profile
 	devices []vk.DeviceInfo // that could be used instead
@@ -42,29 +44,43 @@ func (p *planner) software() bool { return !p.vulkan || p.profile.Software }
 func (p *planner) plan() *MemoryPlan {
 	pages := pagesFor(p.cfg.Context)
 	batch := p.cfg.batch(p.software())
-	st := p.model.NewState(p.slots, p.slots*pages, p.cfg.KV == "f16")
+	shape := p.shape()
+	st := p.model.NewState(shape)
 	m := &MemoryPlan{
 		Model: p.file.Name(), Arch: p.model.Arch, Layers: p.model.Layers, Backend: p.cfg.Backend, Device: referenceName,
 		Software: p.software(), Unified: !p.vulkan || p.profile.Unified,
-		Context: p.cfg.Context, ModelContext: p.model.Context, Slots: p.slots, Batch: batch, KVType: p.cfg.KV,
+		Context: p.cfg.Context, ModelContext: p.model.Context, Slots: shape.Slots, Batch: batch, KVType: p.cfg.KV,
 		Notes: []string{}, Advice: []string{},
 	}
 	var binding int64
 	m.Weights, binding = p.weights()
-	m.KV, m.State = p.state(pages, binding)
-	need := stepNeeds(p.model, st, p.slots, pages, batch, p.vulkan)
+	m.KV, m.State = p.state(shape, binding)
+	need := stepNeeds(p.model, st, pages, batch, p.vulkan)
+	if shape.ColdPages > 0 {
+		need = need.Add(needsOf(p.model.EncodeGraph(st.Slots, st), p.vulkan))
+	}
 	m.Scratch, m.Step, m.Results = need.Scratch, need.Step, need.Results
-	m.AllLogits = logitNeeds(p.model, st, p.slots, pages, batch, p.vulkan).Total()
+	m.AllLogits = logitNeeds(p.model, st, pages, batch, p.vulkan).Total()
+	m.Snapshots = p.cfg.CacheRAM
 	if p.vulkan {
 		m.Device = p.info.String()
 		m.Staging = scheduler.LoadStaging(m.Weights.Uploaded)
 	}
 	w := &m.Weights
-	m.Needed = w.Copied + w.Uploaded + w.Host + m.KV.Bytes + m.State.Bytes + m.Scratch + m.Step + m.Results + m.Staging
+	m.Needed = w.Copied + w.Uploaded + w.Host + m.KV.Bytes + m.State.Bytes + m.Scratch + m.Step + m.Results + m.Staging + m.Snapshots
 	m.Total = m.Needed + w.Imported
 	m.Pools = p.pools(m)
+	if p.held != nil {
+		for i := range m.Pools {
+			for _, x := range p.held.Pools {
+				if y := &m.Pools[i]; x.Name == y.Name && y.Available >= 0 && y.Source != configured {
+					y.Available += x.Needed
+				}
+			}
+		}
+	}
 	m.Fits = !slices.ContainsFunc(m.Pools, func(x MemoryPool) bool { return !x.fits() }) && m.reachable()
-	m.MaxContext = m.maxContext()
+	m.MaxContext = p.maxContext(m)
 	if m.Fits && w.Imported > 0 {
 		if free := m.Pools[len(m.Pools)-1]; free.Available >= 0 && m.Total > free.Available {
 			m.Notes = append(m.Notes, fmt.Sprintf(
@@ -80,7 +96,8 @@ func (p *planner) plan() *MemoryPlan {
 
 // reachable reports whether kernels can bind the state.
 func (m *MemoryPlan) reachable() bool {
-	return (m.KV.MaxPages == 0 || m.KV.Pages <= m.KV.MaxPages) && (m.State.MaxSlots == 0 || m.Slots <= m.State.MaxSlots)
+	return (m.KV.MaxPages == 0 || m.KV.Pages <= m.KV.MaxPages) && (m.KV.MaxColdPages == 0 || m.KV.ColdPages <= m.KV.MaxColdPages) &&
+		(m.State.MaxSlots == 0 || m.Slots <= m.State.MaxSlots)
 }
 
 // weights sums up the weights, and returns the most bytes that kernels can bind at once, 0 for no limit.
@@ -140,6 +157,9 @@ func (p *planner) weights() (WeightMemory, int64) {
 	return w, binding
 }
 
+// configured is the source of what is available by the configuration.
+const configured = "as configured"
+
 // mapped says where weights.Map has items: in the file's pages where those serve.
 func mapped(items []weights.Item) []weights.Residency {
 	where := make([]weights.Residency, len(items))
@@ -159,22 +179,56 @@ func typeName(f *gguf.File, name string) string {
 	return quant.F32.String()
 }
 
+// contextParts is how finely pages are shared out where there are not enough for a whole context of every sequence.
+const contextParts = 16
+
+// shape is how much state there is.
+func (p *planner) shape() model.StateShape {
+	need := p.cfg.kvPolicy().Need(p.cfg.Context)
+	share := p.share
+	if share == 0 {
+		share = p.cfg.Slots * contextParts
+	}
+	part := func(pages int) int { return (pages*share + contextParts - 1) / contextParts }
+	hot, cold := p.cfg.formats()
+	return model.StateShape{Slots: p.cfg.Slots, Pages: part(need.Hot), ColdPages: part(need.Cold), KV: hot, ColdKV: cold}
+}
+
 // state sizes the state of all sequences, of which kernels bind a layer's buffers whole.
-func (p *planner) state(pages int, binding int64) (KVMemory, StateMemory) {
-	f16, all := p.cfg.KV == "f16", p.slots*pages
-	page, slot := p.model.NewState(0, 1, f16), p.model.NewState(1, 0, f16)
-	most := func(one *model.State) int {
+func (p *planner) state(shape model.StateShape, binding int64) (KVMemory, StateMemory) {
+	most := func(views []shaders.View) int {
 		largest := int64(0)
-		for _, b := range one.Buffers() {
-			largest = max(largest, b.Size)
+		for _, v := range views {
+			largest = max(largest, v.Len)
 		}
 		if binding == 0 || largest == 0 {
 			return 0
 		}
 		return int(binding / largest)
 	}
-	return KVMemory{PageTokens: shaders.PageTokens, PageBytes: page.Bytes(), Pages: all, Bytes: page.Bytes() * int64(all), MaxPages: most(page)},
-		StateMemory{SlotBytes: slot.Bytes(), Bytes: slot.Bytes() * int64(p.slots), MaxSlots: most(slot)}
+	one := shape
+	one.Slots, one.Pages = 1, 1
+	if shape.ColdPages > 0 {
+		one.ColdPages = 1
+	}
+	st := p.model.NewState(one)
+	k := KVMemory{
+		PageTokens: shaders.PageTokens, PageBytes: p.model.PageBytes(shape.KV), Pages: shape.Pages, MaxPages: most(st.PageViews(0)),
+		Contexts: float64(shape.Pages) / float64(max(1, p.cfg.kvPolicy().Need(p.cfg.Context).Hot)),
+	}
+	k.Bytes = k.PageBytes * int64(shape.Pages)
+	if shape.ColdPages > 0 {
+		k.ColdPageBytes, k.ColdPages, k.MaxColdPages = p.model.PageBytes(shape.ColdKV), shape.ColdPages, most(st.PageViews(kv.Cold))
+		k.Bytes += k.ColdPageBytes * int64(shape.ColdPages)
+	}
+	slot := p.model.SlotBytes()
+	return k, StateMemory{SlotBytes: slot, Bytes: slot * int64(shape.Slots), MaxSlots: most(st.SlotViews(0))}
+}
+
+// newState lays out the state that the plan has room for.
+func (m *MemoryPlan) newState(mod *model.Model, c *Config) *model.State {
+	hot, cold := c.formats()
+	return mod.NewState(model.StateShape{Slots: m.Slots, Pages: m.KV.Pages, ColdPages: m.KV.ColdPages, KV: hot, ColdKV: cold})
 }
 
 // pagesFor is the number of pages that a sequence of n tokens takes.
@@ -189,9 +243,13 @@ func (p *planner) pools(m *MemoryPlan) []MemoryPool {
 	if host.Available < 0 {
 		host.Source = "unknown"
 	}
+	var pools []MemoryPool
+	if limit := p.cfg.MemoryLimit; limit > 0 {
+		pools = append(pools, MemoryPool{Name: "memory limit", Size: limit, Available: limit, Source: configured, Needed: m.Needed})
+	}
 	if !p.vulkan {
 		host.Needed = m.Needed
-		return []MemoryPool{host}
+		return append(pools, host)
 	}
 	local := m.Weights.Copied + m.Weights.Uploaded + m.KV.Bytes + m.State.Bytes + m.Scratch
 	heaps := make([]int64, len(p.info.Heaps))
@@ -203,8 +261,7 @@ func (p *planner) pools(m *MemoryPlan) []MemoryPool {
 			heaps[h] += x.n
 		}
 	}
-	host.Needed = m.Weights.Host
-	var pools []MemoryPool
+	host.Needed = m.Weights.Host + m.Snapshots
 	for i, h := range p.info.Heaps {
 		if p.info.Unified() || !h.DeviceLocal {
 			host.Needed += heaps[i]
@@ -232,29 +289,76 @@ func (m *MemoryPlan) loaded(r weights.Report) {
 	w.Imported, w.Copied, w.Uploaded, w.Host = r.Imported, r.Copied, r.Uploaded, r.Host
 }
 
-// maxContext is the largest context that fits. A page more takes its bytes and a word of the step buffer for each
-// sequence, which is taken to come from the same pool.
-func (m *MemoryPlan) maxContext() int {
-	pages := pagesFor(m.ModelContext)
-	if m.KV.MaxPages > 0 {
-		pages = min(pages, m.KV.MaxPages/m.Slots)
-	}
+// maxContext is the largest context that fits with everything else as it is, in whole pages. A longer context takes
+// pages, and words of the step buffer for each, which are taken to come from the same pool of memory.
+func (p *planner) maxContext(m *MemoryPlan) int {
 	if m.State.MaxSlots > 0 && m.Slots > m.State.MaxSlots {
 		return 0
 	}
-	per := int64(m.Slots) * (m.KV.PageBytes + 4)
-	used := int64(m.KV.Pages) * (m.KV.PageBytes + 4)
-	for _, x := range m.Pools {
-		holdsKV := x.Needed >= m.KV.Bytes && m.KV.Bytes > 0
-		switch {
-		case x.Available < 0:
-		case !holdsKV && !x.fits():
-			return 0
-		case holdsKV:
-			pages = int(min(int64(pages), max(0, x.Available-(x.Needed-used))/per))
+	bytes := func(k kv.Need) int64 {
+		return int64(k.Hot)*m.KV.PageBytes + int64(k.Cold)*m.KV.ColdPageBytes
+	}
+	fits := func(pages int) bool {
+		k := p.cfg.kvPolicy().Need(min(pages*shaders.PageTokens, m.ModelContext))
+		k.Hot, k.Cold = k.Hot*m.Slots, k.Cold*m.Slots
+		if m.KV.MaxPages > 0 && k.Hot > m.KV.MaxPages || m.KV.MaxColdPages > 0 && k.Cold > m.KV.MaxColdPages {
+			return false
+		}
+		more := bytes(k) - m.KV.Bytes + 4*int64(m.Slots)*int64(pages-pagesFor(m.Context))
+		for _, x := range m.Pools {
+			need := x.Needed
+			if x.Needed >= m.KV.Bytes && m.KV.Bytes > 0 {
+				need += more
+			}
+			if x.Available >= 0 && need > x.Available {
+				return false
+			}
+		}
+		return true
+	}
+	lo, hi := 0, pagesFor(m.ModelContext)+1 // lo fits, hi does not
+	for hi-lo > 1 {
+		if mid := (lo + hi) / 2; fits(mid) {
+			lo = mid
+		} else {
+			hi = mid
 		}
 	}
-	return min(m.ModelContext, pages*shaders.PageTokens)
+	return min(m.ModelContext, lo*shaders.PageTokens)
+}
+
+// planToFit computes a plan that fits, if there is one: when there is not enough memory for what was asked, sequences
+// share fewer pages, then fewer of them run at a time. A context of one sequence, its type of cache and the batch are
+// as asked for.
+func (p *planner) planToFit() *MemoryPlan {
+	first := p.plan()
+	if first.Fits || p.cfg.Slots == 1 {
+		return p.planWithAdvice()
+	}
+	for q := *p; ; q.cfg.Slots = (q.cfg.Slots + 1) / 2 {
+		lo, hi := contextParts-1, q.cfg.Slots*contextParts // hi is not known to fit
+		fits := func(share int) bool { q.share = share; return q.plan().Fits }
+		if fits(hi) {
+			lo = hi
+		}
+		for hi-lo > 1 {
+			if mid := (lo + hi) / 2; fits(mid) {
+				lo = mid
+			} else {
+				hi = mid
+			}
+		}
+		if lo >= contextParts {
+			q.share = lo
+			m := q.plan()
+			m.Notes = append(m.Notes, fmt.Sprintf("there is no room for %d whole contexts: %d sequences at a time share the pages of %.1f",
+				p.cfg.Slots, m.Slots, m.KV.Contexts))
+			return m
+		}
+		if q.cfg.Slots == 1 {
+			return p.planWithAdvice()
+		}
+	}
 }
 
 // planWithAdvice adds to a plan that does not fit what would make it fit.
@@ -275,8 +379,11 @@ func (p *planner) planWithAdvice() *MemoryPlan {
 	if p.cfg.Residency == weights.Copy && try(func(q *planner) { q.cfg.Residency = weights.Auto }) {
 		advise("--residency %s", weights.Auto)
 	}
-	if m.KVType == "f32" && try(func(q *planner) { q.cfg.KV = "f16" }) {
-		advise("--kv f16")
+	for _, f := range []string{"f16", "q8_0", "q4_0"} {
+		if f != m.KVType && p.cfg.colder(f) && p.model.CheckKV(formatOf(f)) == nil && try(func(q *planner) { q.cfg.KV = f }) {
+			advise("--kv %s", f)
+			break
+		}
 	}
 	for b := bucket(m.Batch) / 2; b >= 1; b /= 2 {
 		if try(func(q *planner) { q.cfg.Batch = b }) {
@@ -286,7 +393,7 @@ func (p *planner) planWithAdvice() *MemoryPlan {
 	}
 	if m.Slots > 1 {
 		n := m.Slots
-		for n /= 2; n >= 1 && !try(func(q *planner) { q.slots = n }); n /= 2 {
+		for n /= 2; n >= 1 && !try(func(q *planner) { q.cfg.Slots = n }); n /= 2 {
 		}
 		if n >= 1 {
 			advise("--slots %d", n)
@@ -304,24 +411,36 @@ func (p *planner) planWithAdvice() *MemoryPlan {
 	return m
 }
 
+// formatOf is the format of a name that has been checked.
+func formatOf(name string) shaders.KVFormat {
+	f, _ := shaders.ParseKVFormat(name)
+	return f
+}
+
+// colder reports whether a type of cache takes less memory than the configuration's.
+func (c *Config) colder(name string) bool {
+	return formatOf(name).PageBytes(32) < formatOf(c.KV).PageBytes(32)
+}
+
 // stepNeeds is what any step of at most batch rows takes, over all plans that generation makes.
-func stepNeeds(m *model.Model, st *model.State, seqs, pages, batch int, aliased bool) scheduler.Needs {
+func stepNeeds(m *model.Model, st *model.State, pages, batch int, aliased bool) scheduler.Needs {
 	var n scheduler.Needs
 	for rows := bucket(batch); rows >= 1; rows /= 2 {
-		shape := shaders.StepShape{Rows: rows, Seqs: seqs, Outs: min(rows, seqs), Pages: pages}
-		for _, opt := range []model.GraphOptions{{TopK: shaders.TopKMax}, {Logits: true}} {
-			n = n.Max(needsOf(m, shape, st, opt, aliased))
-		}
+		seqs := min(rows, st.Slots)
+		shape := shaders.StepShape{Rows: rows, Seqs: seqs, Outs: seqs, Pages: pages}
+		g, _ := m.Graph(shape, st, model.GraphOptions{Logits: true, TopK: shaders.TopKMax})
+		n = n.Max(needsOf(g, aliased))
 	}
 	return n
 }
 
 // logitNeeds is what steps that deliver the logits of all their rows take.
-func logitNeeds(m *model.Model, st *model.State, seqs, pages, batch int, aliased bool) scheduler.Needs {
+func logitNeeds(m *model.Model, st *model.State, pages, batch int, aliased bool) scheduler.Needs {
 	var n scheduler.Needs
 	for rows := bucket(logitRows(m, batch)); rows >= 1; rows /= 2 {
-		shape := shaders.StepShape{Rows: rows, Seqs: seqs, Outs: rows, Pages: pages}
-		n = n.Max(needsOf(m, shape, st, model.GraphOptions{Logits: true}, aliased))
+		shape := shaders.StepShape{Rows: rows, Seqs: min(rows, st.Slots), Outs: rows, Pages: pages}
+		g, _ := m.Graph(shape, st, model.GraphOptions{Logits: true})
+		n = n.Max(needsOf(g, aliased))
 	}
 	return n
 }
@@ -335,8 +454,7 @@ func logitRows(m *model.Model, batch int) int {
 	return min(batch, rows)
 }
 
-func needsOf(m *model.Model, shape shaders.StepShape, st *model.State, opt model.GraphOptions, aliased bool) scheduler.Needs {
-	g, _ := m.Graph(shape, st, opt)
+func needsOf(g *scheduler.Graph, aliased bool) scheduler.Needs {
 	if aliased {
 		return scheduler.NeedsOf(g)
 	}

@@ -1,18 +1,20 @@
 package engine
 
 import (
-	"errors"
 	"fmt"
+	"math"
 
 	"github.com/calderaml/caldera/engine/model"
 	"github.com/calderaml/caldera/scheduler"
 	"github.com/calderaml/caldera/shaders"
 )
 
-// planKey tells plans apart: the row bucket, how many rows may want logits, and what is delivered of them.
+// planKey tells plans apart: the row bucket, how many rows may want logits, and what is delivered of them; or that
+// pages are re-encoded and nothing else.
 type planKey struct {
 	rows, outs int
 	opt        model.GraphOptions
+	encode     bool
 }
 
 // planned is a graph made ready to run.
@@ -21,6 +23,37 @@ type planned struct {
 	out    model.Outputs
 	stats  scheduler.Stats
 	cost   shaders.Cost
+}
+
+// outs is how many rows of a step may want logits, but for steps in which all do.
+func (e *Engine) outs(rows int) int { return min(rows, e.state.Slots) }
+
+// readLogits reads a row of logits into dst, which is made as long as needed.
+func (p *planned) readLogits(i int, dst []float32) ([]float32, error) {
+	width := p.out.Logits.Width
+	if len(dst) != width {
+		dst = make([]float32, width)
+	}
+	return dst, p.runner.Read(p.out.Logits.Slice(int64(i)*int64(width)*4, int64(width)*4), asBytes(dst))
+}
+
+// readTop appends the best k of a row's candidates to dst, of which the plan delivers at least as many. Buf is for it
+// to use.
+func (p *planned) readTop(i, k int, dst []Candidate, buf *[]byte, vocab int) ([]Candidate, error) {
+	n := int64(8 * p.out.TopK)
+	if int64(len(*buf)) != n {
+		*buf = shaders.AlignedBytes(n)
+	}
+	if err := p.runner.Read(p.out.Top.Slice(int64(i)*n, n), *buf); err != nil {
+		return dst, err
+	}
+	w := shaders.Words(*buf)
+	for j := range min(k, p.out.TopK) {
+		if int(w[2*j]) < vocab {
+			dst = append(dst, Candidate{int32(w[2*j]), math.Float32frombits(w[2*j+1])})
+		}
+	}
+	return dst, nil
 }
 
 // bucket is the row capacity for n rows: the next power of two.
@@ -35,7 +68,7 @@ func bucket(n int) int {
 // plan returns the plan for a step, made on first use and kept.
 func (e *Engine) plan(k planKey) (*planned, error) {
 	if e.plans == nil {
-		return nil, errors.New("the engine is closed")
+		return nil, ErrClosed
 	}
 	if p := e.plans[k]; p != nil {
 		return p, nil
@@ -50,7 +83,10 @@ func (e *Engine) plan(k planKey) (*planned, error) {
 		p.runner = r
 	} else {
 		use := generation
-		if k.outs > 1 {
+		switch {
+		case k.encode:
+			use = encoding
+		case k.outs > e.outs(k.rows):
 			use = allLogits
 		}
 		w, err := e.workspace(use)
@@ -70,7 +106,10 @@ func (e *Engine) plan(k planKey) (*planned, error) {
 
 // graph builds the graph of a plan.
 func (e *Engine) graph(k planKey) (*scheduler.Graph, model.Outputs) {
-	shape := shaders.StepShape{Rows: k.rows, Seqs: 1, Outs: k.outs, Pages: e.state.Pages}
+	if k.encode {
+		return e.model.EncodeGraph(e.state.Slots, e.state), model.Outputs{}
+	}
+	shape := shaders.StepShape{Rows: k.rows, Seqs: min(k.rows, e.state.Slots), Outs: k.outs, Pages: pagesFor(e.cfg.Context)}
 	return e.model.Graph(shape, e.state, k.opt)
 }
 
@@ -80,9 +119,11 @@ type Counts struct {
 	Cost shaders.Cost
 }
 
-// DecodeCounts returns the counts of a step that decodes one token greedily.
-func (e *Engine) DecodeCounts() (Counts, error) {
-	p, err := e.plan(planKey{rows: 1, outs: 1, opt: model.GraphOptions{TopK: 1}})
+// DecodeCounts returns the counts of a step that decodes one token of each of so many sequences greedily.
+func (e *Engine) DecodeCounts(seqs int) (Counts, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p, err := e.plan(planKey{rows: bucket(seqs), outs: e.outs(bucket(seqs)), opt: model.GraphOptions{TopK: 1}})
 	if err != nil {
 		return Counts{}, err
 	}
@@ -91,8 +132,10 @@ func (e *Engine) DecodeCounts() (Counts, error) {
 
 // The workspaces of an engine.
 const (
-	generation = iota // steps that deliver the logits of one row
+	generation = iota // steps that deliver the logits of a row of each sequence
 	allLogits         // steps that deliver those of every row
+	encoding          // steps that re-encode pages
+	workspaces
 )
 
 // workspace returns a workspace, made on first use for the largest step there is.
@@ -110,10 +153,14 @@ func (e *Engine) workspace(use int) (*scheduler.Workspace, error) {
 
 // stepNeeds is what the steps of a workspace take at most.
 func (e *Engine) stepNeeds(use, batch int) scheduler.Needs {
-	if use == allLogits {
-		return logitNeeds(e.model, e.state, 1, e.state.Pages, batch, true)
+	pages := pagesFor(e.cfg.Context)
+	switch use {
+	case allLogits:
+		return logitNeeds(e.model, e.state, pages, batch, true)
+	case encoding:
+		return scheduler.NeedsOf(e.model.EncodeGraph(e.state.Slots, e.state))
 	}
-	return stepNeeds(e.model, e.state, 1, e.state.Pages, batch, true)
+	return stepNeeds(e.model, e.state, pages, batch, true)
 }
 
 // reserve makes room for steps of n rows. Where there is not enough, it frees the plans and their workspaces, and

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
+	"slices"
 	"time"
 
 	"github.com/calderaml/caldera/engine/model"
@@ -14,48 +14,47 @@ import (
 // maxLogitBytes bounds the logits that one step delivers to the host.
 const maxLogitBytes = 64 << 20
 
-// A Session is one sequence: the tokens fed so far live in its state on the device. This version holds one
-// session at a time.
+// A Session is one sequence that is fed by hand: the tokens fed so far live in its state on the device. It has a seat
+// for a whole context beside those of [Engine.Generate]. Its methods must not be called concurrently.
 type Session struct {
-	e      *Engine
-	pos    int
-	pages  []int32
-	failed error // why the state is unknown, nil while it is known
-	row    []float32
-	top    []byte
-	// cand, ids and logits are the candidates of the token being drawn, kept to be reused.
-	cand   []Candidate
-	ids    []int32
-	logits []float32
+	e   *Engine
+	seq *sequence
+	row []float32
+	top []byte
 	// Steps counts the steps of the session, and Waited the time spent waiting for the device.
 	Steps  int
 	Waited time.Duration
 }
 
-// NewSession returns an empty sequence.
+// NewSession returns an empty sequence. It fails with [ErrBusy] while others hold what it needs.
 func (e *Engine) NewSession() (*Session, error) {
-	if e.plans == nil {
-		return nil, errors.New("the engine is closed")
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	seq, err := e.seat(e.cfg.Context)
+	if err != nil {
+		return nil, busy(err)
 	}
-	if e.session != nil {
-		return nil, errors.New("a session is open already; this version holds one sequence at a time")
-	}
-	e.session = &Session{e: e}
-	return e.session, nil
+	return &Session{e: e, seq: seq}, nil
 }
 
 // Close ends the sequence.
 func (s *Session) Close() {
-	if s.e.session == s {
-		s.e.session = nil
-	}
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
+	s.e.unseat(s.seq)
+	s.seq.failed = errors.New("the session is closed")
+	s.e.batcher.poke() // somebody may wait for the seat
 }
 
 // Reset forgets every token.
-func (s *Session) Reset() { s.pos, s.pages, s.failed = 0, s.pages[:0], nil }
+func (s *Session) Reset() {
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
+	s.seq.reset()
+}
 
 // Len is the number of tokens fed.
-func (s *Session) Len() int { return s.pos }
+func (s *Session) Len() int { return len(s.seq.tokens) }
 
 // A Candidate is a token and its logit.
 type Candidate struct {
@@ -68,7 +67,7 @@ func (s *Session) Prefill(ctx context.Context, tokens []int32) error {
 	return s.feed(ctx, tokens, wantNone, model.GraphOptions{}, nil)
 }
 
-// Logits feeds tokens and calls f with the logits after each, in order. The slice is reused.
+// Logits feeds tokens and calls f with the logits after each, in order. The slice is reused. F must not call the engine.
 func (s *Session) Logits(ctx context.Context, tokens []int32, f func(i int, logits []float32) error) error {
 	opt := model.GraphOptions{Logits: true}
 	return s.feed(ctx, tokens, wantAll, opt, func(p *planned, first, n int) error {
@@ -103,35 +102,57 @@ func (s *Session) Top(ctx context.Context, tokens []int32, k int, dst []Candidat
 		return dst, fmt.Errorf("%d candidates; 1 to %d can be selected", k, shaders.TopKMax)
 	}
 	opt := model.GraphOptions{TopK: k}
-	err := s.feed(ctx, tokens, wantLast, opt, func(p *planned, _, n int) error {
-		if n == 0 {
-			return nil
+	err := s.feed(ctx, tokens, wantLast, opt, func(p *planned, _, n int) (err error) {
+		if n > 0 {
+			dst, err = p.readTop(0, k, dst, &s.top, s.e.model.Vocab)
 		}
-		if len(s.top) != 8*k {
-			s.top = shaders.AlignedBytes(int64(8 * k))
-		}
-		if err := p.runner.Read(p.out.Top.Slice(0, int64(8*k)), s.top); err != nil {
-			return err
-		}
-		w := shaders.Words(s.top)
-		for i := range k {
-			if int(w[2*i]) < s.e.model.Vocab {
-				dst = append(dst, Candidate{int32(w[2*i]), math.Float32frombits(w[2*i+1])})
-			}
-		}
-		return nil
+		return err
 	})
 	return dst, err
 }
 
-// readRow reads one row of logits into s.row.
-func (s *Session) readRow(p *planned, i int) error {
-	width := p.out.Logits.Width
-	if len(s.row) != width {
-		s.row = make([]float32, width)
+// TopEach feeds one token to each of several sessions of an engine, all in one step, and appends the best candidate
+// after each to dst.
+func (e *Engine) TopEach(ctx context.Context, sessions []*Session, tokens []int32, dst []Candidate) ([]Candidate, error) {
+	if len(sessions) != len(tokens) || len(tokens) == 0 {
+		return dst, fmt.Errorf("%d tokens for %d sessions", len(tokens), len(sessions))
 	}
-	v := p.out.Logits.Slice(int64(i)*int64(width)*4, int64(width)*4)
-	return p.runner.Read(v, asBytes(s.row))
+	if err := ctx.Err(); err != nil {
+		return dst, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(sessions) > e.cfg.Batch {
+		return dst, fmt.Errorf("%d sessions in a step of at most %d rows", len(sessions), e.cfg.Batch)
+	}
+	parts := make([]part, len(sessions))
+	for i, s := range sessions {
+		if s.e != e || slices.Contains(sessions[:i], s) {
+			return dst, errors.New("a session is of another engine, or given twice")
+		}
+		parts[i] = part{s.seq, tokens[i : i+1], []int{0}}
+		if err := e.accepts(s.seq, parts[i].tokens); err != nil {
+			return dst, err
+		}
+	}
+	p, waited, err := e.step(parts, e.outs(bucket(len(parts))), model.GraphOptions{TopK: 1})
+	if err != nil {
+		return dst, err
+	}
+	for i, s := range sessions {
+		s.Waited += waited
+		s.Steps++
+		if dst, err = p.readTop(i, 1, dst, &s.top, e.model.Vocab); err != nil {
+			return dst, err
+		}
+	}
+	return dst, nil
+}
+
+// readRow reads one row of logits into s.row.
+func (s *Session) readRow(p *planned, i int) (err error) {
+	s.row, err = p.readLogits(i, s.row)
+	return err
 }
 
 // want says which rows of the fed tokens need logits.
@@ -147,80 +168,90 @@ const (
 // of its first wanted token and how many it wanted.
 func (s *Session) feed(ctx context.Context, tokens []int32, w want, opt model.GraphOptions, done func(p *planned, first, n int) error) error {
 	e := s.e
-	switch {
-	case e.plans == nil:
-		return errors.New("the engine is closed")
-	case e.session != s:
-		return errors.New("the session is closed")
+	e.mu.Lock()
+	err := e.accepts(s.seq, tokens)
+	e.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	for first := 0; first < len(tokens); {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n, err := s.feedSome(tokens, first, w, opt, done)
+		if err != nil {
+			return err
+		}
+		first += n
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// accepts checks that tokens can be fed to a sequence.
+func (e *Engine) accepts(seq *sequence, tokens []int32) error {
+	if e.plans == nil {
+		return ErrClosed
 	}
 	if err := e.intact(); err != nil {
 		return err
 	}
-	if s.failed != nil {
-		return fmt.Errorf("an earlier step failed and left the sequence in an unknown state; reset it: %w", s.failed)
-	}
 	if len(tokens) == 0 {
 		return errors.New("no tokens")
 	}
-	if s.pos+len(tokens) > e.cfg.Context {
+	if n := len(seq.tokens); n+len(tokens) > e.cfg.Context {
 		return fmt.Errorf("%w: %d tokens are in it and %d more do not fit %d; open the model with a larger context (up to %d)",
-			ErrContextFull, s.pos, len(tokens), e.cfg.Context, e.model.Context)
+			ErrContextFull, n, len(tokens), e.cfg.Context, e.model.Context)
 	}
+	return e.checkTokens(tokens)
+}
+
+// checkTokens refuses ids that the model does not have.
+func (e *Engine) checkTokens(tokens []int32) error {
 	for i, t := range tokens {
 		if t < 0 || int(t) >= e.model.Vocab {
 			return fmt.Errorf("token %d is %d, outside the vocabulary of %d", i, t, e.model.Vocab)
 		}
 	}
-	batch, outs := e.cfg.Batch, 1
-	if w == wantAll {
-		batch = logitRows(e.model, batch)
-	}
-	for first := 0; first < len(tokens); first += batch {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		chunk := tokens[first:min(first+batch, len(tokens))]
-		rows := bucket(len(chunk))
-		run := shaders.Run{Pos: s.pos, Tokens: chunk, Fresh: s.pos == 0}
-		wantFirst := first
-		switch last := first+len(chunk) == len(tokens); {
-		case w == wantAll:
-			outs = rows
-			for i := range chunk {
-				run.Outs = append(run.Outs, i)
-			}
-		case w == wantLast && last:
-			wantFirst = len(tokens) - 1
-			run.Outs = []int{len(chunk) - 1}
-		}
-		p, err := e.plan(planKey{rows, outs, opt})
-		if err != nil {
-			return err
-		}
-		for len(s.pages)*shaders.PageTokens < s.pos+len(chunk) {
-			s.pages = append(s.pages, int32(len(s.pages)))
-		}
-		run.Pages = s.pages
-		waited, err := p.runner.Run([]shaders.Run{run}, e.rope)
-		s.Waited += waited
-		if ierr := e.intact(); ierr != nil {
-			err = ierr // whatever else came of it
-		}
-		if err != nil {
-			// The step may have run, in whole or in part: its state cannot be gone on from.
-			s.failed = err
-			return err
-		}
-		s.Steps++
-		s.pos += len(chunk)
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if done != nil {
-			if err := done(p, wantFirst, len(run.Outs)); err != nil {
-				return err
-			}
-		}
-	}
 	return nil
+}
+
+// feedSome runs one step of the tokens from first on, and returns how many it took.
+func (s *Session) feedSome(tokens []int32, first int, w want, opt model.GraphOptions, done func(p *planned, first, n int) error) (int, error) {
+	e := s.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.plans == nil {
+		return 0, ErrClosed
+	}
+	batch := min(e.cfg.Batch, e.pool.Policy().Cut(len(s.seq.tokens)))
+	if w == wantAll {
+		batch = min(batch, logitRows(e.model, batch))
+	}
+	x := part{seq: s.seq, tokens: tokens[first:min(first+batch, len(tokens))]}
+	n := len(x.tokens)
+	rows := bucket(n)
+	outs, wantFirst := e.outs(rows), first
+	switch last := first+n == len(tokens); {
+	case w == wantAll:
+		outs = rows
+		for i := range n {
+			x.outs = append(x.outs, i)
+		}
+	case w == wantLast && last:
+		wantFirst = len(tokens) - 1
+		x.outs = []int{n - 1}
+	}
+	p, waited, err := e.step([]part{x}, outs, opt)
+	s.Waited += waited
+	if err != nil {
+		return 0, err
+	}
+	s.Steps++
+	if done != nil {
+		return n, done(p, wantFirst, len(x.outs))
+	}
+	return n, nil
 }

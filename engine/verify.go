@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/calderaml/caldera/engine/model"
 	"github.com/calderaml/caldera/engine/weights"
@@ -54,22 +55,21 @@ func (e *Engine) Verify(ctx context.Context, tokens []int32) (*Verification, err
 	if len(tokens) < 2 || len(tokens) > min(e.cfg.Batch, e.cfg.Context) {
 		return nil, fmt.Errorf("verify takes 2 to %d tokens, not %d", min(e.cfg.Batch, e.cfg.Context), len(tokens))
 	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.plans == nil {
+		return nil, ErrClosed
+	}
 	v := &Verification{Device: e.Device()}
 	host, err := weights.Map(e.model.Weights)
 	if err != nil {
 		return nil, err
 	}
-	var pages []int32
-	for i := range e.state.Pages {
-		pages = append(pages, int32(i))
-	}
-	split := len(tokens) - 1
-	steps := []shaders.Run{
-		{Tokens: tokens[:split], Fresh: true, Outs: []int{split - 1}},
-		{Tokens: tokens[split:], Pos: split, Outs: []int{0}},
+	steps, err := e.verifySteps(tokens)
+	if err != nil {
+		return nil, err
 	}
 	for i := range steps {
-		steps[i].Pages = pages[:(steps[i].Pos+len(steps[i].Tokens)+shaders.PageTokens-1)/shaders.PageTokens]
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
@@ -84,8 +84,49 @@ func (e *Engine) Verify(ctx context.Context, tokens []int32) (*Verification, err
 	return v, e.file.Intact()
 }
 
+// verifySteps divides a sequence into the steps to verify, among them those that re-encode pages. The sequence holds its
+// seat for this call alone: the caller keeps others out.
+func (e *Engine) verifySteps(tokens []int32) ([]shaders.Run, error) {
+	seq, err := e.seat(len(tokens))
+	if err != nil {
+		return nil, busy(err)
+	}
+	defer e.unseat(seq)
+	var runs []shaders.Run
+	split := len(tokens) - 1
+	for pos := 0; pos < len(tokens); {
+		end := min(len(tokens), pos+e.pool.Policy().Cut(pos))
+		if pos < split {
+			end = min(end, split)
+		}
+		m, move, err := seq.seat.Grow(pos, end)
+		if err != nil {
+			return nil, err
+		}
+		if move {
+			seq.seat.Moved()
+			runs = append(runs, shaders.Run{Moves: []shaders.PageMove{{Hot: m.Hot, Cold: m.Cold}}})
+			continue
+		}
+		runs = append(runs, shaders.Run{
+			Slot: seq.seat.Slot(), Pos: pos, Tokens: tokens[pos:end], Pages: slices.Clone(seq.seat.Pages()), Fresh: pos == 0, Outs: []int{end - pos - 1},
+		})
+		pos = end
+	}
+	return runs, nil
+}
+
+// verifyKey is the plan of a step that is verified.
+func (e *Engine) verifyKey(run shaders.Run, opt model.GraphOptions) planKey {
+	if len(run.Moves) > 0 {
+		return planKey{encode: true}
+	}
+	rows := bucket(len(run.Tokens))
+	return planKey{rows: rows, outs: e.outs(rows), opt: opt}
+}
+
 func (e *Engine) verifyStep(ctx context.Context, v *Verification, chunk int, run shaders.Run, host shaders.HostMemory) error {
-	g, _ := e.graph(planKey{bucket(len(run.Tokens)), 1, model.GraphOptions{Logits: true, TopK: 1}})
+	g, _ := e.graph(e.verifyKey(run, model.GraphOptions{Logits: true, TopK: 1}))
 	return scheduler.Verify(g, e.die, host, []shaders.Run{run}, e.rope, func(x scheduler.OpError) error {
 		n := g.Nodes[x.Node]
 		c := OpCheck{Layer: n.Layer, Op: n.Name, Kernel: n.Op.Kernel(), MaxErr: x.Err, Scale: x.Scale, Rel: x.Rel(), Tol: verifyTolerance, Chunk: chunk}
@@ -111,7 +152,7 @@ func (e *Engine) verifyLogits(ctx context.Context, v *Verification, steps []shad
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		k := planKey{bucket(len(run.Tokens)), 1, model.GraphOptions{Logits: true}}
+		k := e.verifyKey(run, model.GraphOptions{Logits: true})
 		g, out := e.graph(k)
 		ref, err := scheduler.NewReference(g, host)
 		if err != nil {
@@ -126,6 +167,9 @@ func (e *Engine) verifyLogits(ctx context.Context, v *Verification, steps []shad
 		}
 		if _, err := p.runner.Run([]shaders.Run{run}, e.rope); err != nil {
 			return err
+		}
+		if len(run.Moves) > 0 {
+			continue
 		}
 		want, got = make([]float32, e.model.Vocab), make([]float32, e.model.Vocab)
 		if err := ref.Read(out.Logits.Slice(0, int64(len(want))*4), asBytes(want)); err != nil {

@@ -20,6 +20,11 @@ func (n Needs) Max(m Needs) Needs {
 	return Needs{max(n.Scratch, m.Scratch), max(n.Step, m.Step), max(n.Results, m.Results)}
 }
 
+// Add is what serves two graphs at the same time.
+func (n Needs) Add(m Needs) Needs {
+	return Needs{n.Scratch + m.Scratch, n.Step + m.Step, n.Results + m.Results}
+}
+
 // Total is the sum in bytes.
 func (n Needs) Total() int64 { return n.Scratch + n.Step + n.Results }
 

@@ -1,6 +1,7 @@
 package shaders
 
 import (
+	"errors"
 	"fmt"
 	"math"
 )
@@ -10,28 +11,46 @@ import (
 //
 //	y_j = softmax(Scale · q_j·k) · v * sigmoid(gate_j)
 //
-// D is Dim, H Heads, Hkv KVHeads. The row's own key and value are in the pools before ([QKRope]).
+// D is Dim, H Heads, Hkv KVHeads. The row's own key and value are in the hot pool before ([QKRope]); earlier pages of
+// its sequence may be in either pool, as the step's page table says. What a row gets depends on its query, its
+// gate and its sequence's keys and values alone, bit for bit, whatever else is in the step and wherever they lie.
 type Attention struct {
 	Step                      View
-	Q                         Mat  // rows x H·D, normed and rotated
-	P                         Mat  // the projections; the gate of head j is columns 2·D·j+D up to 2·D·(j+1)
-	K, V                      View // page pools, as in QKRope
-	Y                         Mat  // rows x H·D
-	Carry                     Mat  // rows x 2·H, the op's own between its dispatches
-	F16                       bool // the pools hold halves
+	Q                         Mat    // rows x H·D, normed and rotated
+	P                         Mat    // the projections; the gate of head j is columns 2·D·j+D up to 2·D·(j+1)
+	Hot                       KVPool // F32 or F16 pages, as QKRope writes them
+	Cold                      KVPool // Q8_0 or Q4_0 pages, or none
+	Y                         Mat    // rows x H·D
+	Carry                     View   // rows x 2·H float32, the op's own between its dispatches; see NewAttentionOut
 	Rows, Heads, KVHeads, Dim int
 	Scale                     float32 // 1/sqrt(D) unless the model says otherwise
 	MaxTokens                 int     // tokens a row attends to at most
 }
 
+// NewAttentionOut returns a matrix for the results of attention and, in the same new scratch buffer so that one
+// binding reaches both, its carry.
+func NewAttentionOut(name string, rows, heads, dim int) (y Mat, carry View) {
+	w := heads * dim
+	b := &Buffer{Name: name, Kind: Scratch, Size: int64(rows) * int64(w+2*heads) * 4}
+	n := int64(rows) * int64(w) * 4
+	return Mat{View: b.View().Slice(0, n), Width: w, Stride: w}, b.View().Slice(n, b.Size-n)
+}
+
 func attentionModules() []Module {
-	return []Module{{Name: "attention", Source: "attention.comp", Buffers: 7, Params: 8}}
+	return []Module{
+		{Name: "attention", Source: "attention.comp", Buffers: 6, Params: 9},
+		{Name: "attention.cold", Source: "attention.comp", Defines: []string{"COLD"}, Buffers: 8, Params: 9},
+	}
 }
 
 func (o *Attention) Kernel() string { return "attention" }
 
 func (o *Attention) Operands() []Operand {
-	return []Operand{R(o.Step), R(o.Q.View), R(o.P.View), R(o.K), R(o.V), W(o.Y.View), W(o.Carry.View)}
+	ops := []Operand{R(o.Step), R(o.Q.View), R(o.P.View), R(o.Hot.K), R(o.Hot.V), W(o.Y.View), W(o.Carry)}
+	if !o.Cold.none() {
+		ops = append(ops, R(o.Cold.K), R(o.Cold.V))
+	}
+	return ops
 }
 
 // Contents says that Carry is the dispatches' own.
@@ -42,12 +61,16 @@ func (o *Attention) Contents(operand int) Content {
 	return Values
 }
 
-// Cost counts the keys and values once for each row, as if the query heads of a KV head shared them.
+// Cost counts the keys and values once for each row, as if the query heads of a KV head shared them, and all of
+// them as cold where there is a cold pool: a context that fills its pages has few others.
 func (o *Attention) Cost() Cost {
 	r, d := int64(o.Rows), int64(o.Dim)
-	q, kv := r*int64(o.Heads)*d, r*int64(o.KVHeads)*d
-	n := int64(o.MaxTokens)
-	return Cost{Bytes: 4*3*q + 2*kv*n*kvBytes(o.F16), Flops: 4 * q * n}
+	q, n := r*int64(o.Heads)*d, int64(o.MaxTokens)
+	format := o.Hot.Format
+	if !o.Cold.none() {
+		format = o.Cold.Format
+	}
+	return Cost{Bytes: 4*3*q + 2*r*n*format.PageBytes(o.KVHeads*o.Dim)/PageTokens, Flops: 4 * q * n}
 }
 
 func (o *Attention) Lower(p *Profile) ([]Dispatch, error) {
@@ -57,13 +80,25 @@ func (o *Attention) Lower(p *Profile) ([]Dispatch, error) {
 		return nil, fmt.Errorf("attention: %d query heads on %d KV heads of %d", o.Heads, o.KVHeads, d)
 	case o.Q.Width != d*o.Heads || o.Y.Width != d*o.Heads || o.P.Width < 2*d*o.Heads:
 		return nil, fmt.Errorf("attention: widths %d, %d and %d for %d heads of %d", o.Q.Width, o.P.Width, o.Y.Width, o.Heads, d)
-	case o.MaxTokens < 1 || o.Carry.Width != 2*o.Heads || o.Carry.Stride != o.Carry.Width || !o.Carry.holds(o.Rows):
-		return nil, fmt.Errorf("attention: %d tokens, %d floats of carry for %d heads", o.MaxTokens, o.Carry.Width, o.Heads)
+	case o.MaxTokens < 1 || !o.Carry.Valid() || o.Carry.Len < int64(o.Rows)*int64(o.Heads)*8 ||
+		o.Carry.Buf != o.Y.Buf || o.Carry.Off < o.Y.Off+o.Y.Len:
+		return nil, fmt.Errorf("attention: %d tokens, a carry of %d bytes for %d rows of %d heads; it must follow the results in their buffer",
+			o.MaxTokens, o.Carry.Len, o.Rows, o.Heads)
 	case !o.Q.holds(o.Rows) || !o.P.holds(o.Rows) || !o.Y.holds(o.Rows):
 		return nil, fmt.Errorf("attention: matrices of %d, %d and %d bytes do not hold %d rows", o.Q.Len, o.P.Len, o.Y.Len, o.Rows)
 	}
-	if err := checkPools("attention", o.K, o.V, p); err != nil {
+	if err := o.Hot.check("attention", o.KVHeads*d, false, p); err != nil {
 		return nil, err
+	}
+	module, spec := "attention", append(p.ReduceSpec(), flag(o.Hot.Format == KVF16), uint32(d), uint32(ceilDiv(d/2, int(p.Subgroup))))
+	results := o.Y.View // and the carry after them
+	results.Len, results.Pitch, results.Row = o.Carry.Off+o.Carry.Len-o.Y.Off, 0, 0
+	bind := []Operand{R(o.Step), R(o.Q.View), R(o.P.View), R(o.Hot.K), R(o.Hot.V), RW(results)}
+	if !o.Cold.none() {
+		if err := o.Cold.check("attention", o.KVHeads*d, true, p); err != nil {
+			return nil, err
+		}
+		module, spec, bind = "attention.cold", append(spec, flag(o.Cold.Format == KVQ4_0)), append(bind, R(o.Cold.K), R(o.Cold.V))
 	}
 	groups, err := p.grid("attention", o.Heads, o.Rows, 1)
 	if err != nil {
@@ -77,14 +112,12 @@ func (o *Attention) Lower(p *Profile) ([]Dispatch, error) {
 	}
 	var ds []Dispatch
 	for _, t := range turns {
-		bind := o.Operands()
-		bind[5].Access, bind[6].Access = ReadWrite, ReadWrite
 		ds = append(ds, Dispatch{
-			Module: "attention",
-			Spec:   append(p.ReduceSpec(), flag(o.F16), uint32(d), uint32(pairs)),
+			Module: module,
+			Spec:   spec,
 			Bind:   bind,
 			Push: []uint32{uint32(o.Q.Stride), uint32(o.P.Stride), uint32(o.Y.Stride), uint32(o.Heads), uint32(o.KVHeads),
-				uint32(t.first * attentionKeys), uint32(t.count * attentionKeys), math.Float32bits(o.Scale)},
+				uint32(t.first * attentionKeys), uint32(t.count * attentionKeys), math.Float32bits(o.Scale), uint32((o.Carry.Off - o.Y.Off) / 4)},
 			Groups: groups,
 		})
 	}
@@ -97,20 +130,33 @@ const attentionKeys = 4
 func (o *Attention) Twin(m Memory) error {
 	s := ViewStep(m, o.Step)
 	q, p, y := F32(m, o.Q.View), F32(m, o.P.View), F32(m, o.Y.View)
-	k, v := kvPool{U32(m, o.K), o.F16}, kvPool{U32(m, o.V), o.F16}
 	d := o.Dim
+	pools := map[bool][2]kvWords{false: o.Hot.words(m, o.KVHeads*d)}
+	if !o.Cold.none() {
+		pools[true] = o.Cold.words(m, o.KVHeads*d)
+	}
 	return parallel(s.Rows()*o.Heads, func(from, to int) error {
-		scores, sum := []float64(nil), make([]float64, d)
+		scores, sum, kept := []float64(nil), make([]float64, d), make([]float32, d)
 		for i := from; i < to; i++ {
 			r, h := i/o.Heads, i%o.Heads
 			query, gate, out := o.Q.row(q, r)[d*h:], o.P.row(p, r)[2*d*h+d:], o.Y.row(y, r)[d*h:]
-			at := func(pos int) int { return (s.KVToken(s.Seq(r), pos)*o.KVHeads + h/(o.Heads/o.KVHeads)) * d }
+			// load puts the head's key, or value, of a position into kept.
+			load := func(which, pos int) error {
+				token, cold := s.KVToken(s.Seq(r), pos)
+				if cold && o.Cold.none() {
+					return errors.New("its page is cold, and there is no cold pool")
+				}
+				return pools[cold][which].load(kept, token, h/(o.Heads/o.KVHeads)*d)
+			}
 			scores = scores[:0]
 			top := math.Inf(-1)
 			for pos := range s.Pos(r) + 1 {
-				score, a := 0.0, at(pos)
-				for e := range d {
-					score += float64(query[e]) * float64(k.at(a+e))
+				if err := load(0, pos); err != nil {
+					return fmt.Errorf("attention: sequence %d, position %d: %w", s.Seq(r), pos, err)
+				}
+				score := 0.0
+				for e, x := range kept {
+					score += float64(query[e]) * float64(x)
 				}
 				score *= float64(o.Scale)
 				top = max(top, score)
@@ -119,10 +165,13 @@ func (o *Attention) Twin(m Memory) error {
 			clear(sum)
 			total := 0.0
 			for pos, score := range scores {
-				w, a := math.Exp(score-top), at(pos)
+				if err := load(1, pos); err != nil {
+					return fmt.Errorf("attention: sequence %d, position %d: %w", s.Seq(r), pos, err)
+				}
+				w := math.Exp(score - top)
 				total += w
-				for e := range d {
-					sum[e] += w * float64(v.at(a+e))
+				for e, x := range kept {
+					sum[e] += w * float64(x)
 				}
 			}
 			for e := range d {

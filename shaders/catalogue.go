@@ -35,6 +35,7 @@ func Modules() []Module {
 		embedModules,
 		qkRopeModules,
 		attentionModules,
+		kvEncodeModules,
 		gdnConvModules,
 		deltaRuleModules,
 		gatedNormModules,

@@ -51,13 +51,13 @@ func TestAttentionLongContext(t *testing.T) {
 	step, sdata := kerneltest.Step(t, shaders.StepShape{Rows: rows, Seqs: 1, Outs: 1, Pages: pages},
 		[]shaders.Run{{Pos: pos, Tokens: kerneltest.Tokens(rows), Pages: list}}, nil)
 	q, p := shaders.NewMat("q", shaders.Scratch, rows, dim), shaders.NewMat("p", shaders.Scratch, rows, 2*dim)
-	y, carry := shaders.NewMat("y", shaders.Scratch, rows, dim), shaders.NewMat("carry", shaders.Scratch, rows, 2)
+	y, carry := shaders.NewAttentionOut("y", rows, 1, dim)
 	n := pages * shaders.PageTokens * dim
 	k := &shaders.Buffer{Name: "k", Kind: shaders.State, Size: int64(4 * n)}
 	v := &shaders.Buffer{Name: "v", Kind: shaders.State, Size: int64(4 * n)}
 	kerneltest.Run(t, kerneltest.Case{
 		Name: "context",
-		Ops: []shaders.Op{&shaders.Attention{Step: step.View(), Q: q, P: p, K: k.View(), V: v.View(), Y: y, Carry: carry,
+		Ops: []shaders.Op{&shaders.Attention{Step: step.View(), Q: q, P: p, Hot: shaders.KVPool{K: k.View(), V: v.View()}, Y: y, Carry: carry,
 			Rows: rows, Heads: 1, KVHeads: 1, Dim: dim, Scale: 1.0 / 16, MaxTokens: pages * shaders.PageTokens}},
 		Fill: map[*shaders.Buffer][]byte{step: sdata, q.Buf: kerneltest.Floats(kerneltest.Normal(r, rows*dim)), p.Buf: kerneltest.Floats(kerneltest.Normal(r, rows*2*dim)),
 			k: kerneltest.Floats(kerneltest.Normal(r, n)), v: kerneltest.Floats(kerneltest.Normal(r, n))},

@@ -3,8 +3,6 @@ package shaders
 import (
 	"fmt"
 	"math"
-
-	"github.com/calderaml/caldera/gguf/quant"
 )
 
 // QKRope prepares attention (model-qwen35.md 5.1 steps 2 to 4 and 5.4): every query and key head is
@@ -16,12 +14,9 @@ type QKRope struct {
 	Step View
 	P    Mat // rows x (2·D·H + 2·D·Hkv): per head D of query, D of gate; then Hkv·D of keys, Hkv·D of values
 	// QNorm and KNorm are D float32 each, shared by all heads.
-	QNorm, KNorm View
-	Q            Mat // rows x H·D: the queries
-	// K and V are page pools: [pages][PageTokens][Hkv·D] of float32, or of halves if F16, two adjacent
-	// elements a word, the first in the low half.
-	K, V                            View
-	F16                             bool
+	QNorm, KNorm                    View
+	Q                               Mat    // rows x H·D: the queries
+	KV                              KVPool // in F32 or F16; a token's row is Hkv·D elements
 	Rows, Heads, KVHeads, Dim, Rope int
 	Eps                             float32
 }
@@ -33,12 +28,12 @@ func qkRopeModules() []Module {
 func (o *QKRope) Kernel() string { return "qk_rope" }
 
 func (o *QKRope) Operands() []Operand {
-	return []Operand{R(o.Step), R(o.P.View), R(o.QNorm), R(o.KNorm), W(o.Q.View), W(o.K), W(o.V)}
+	return []Operand{R(o.Step), R(o.P.View), R(o.QNorm), R(o.KNorm), W(o.Q.View), W(o.KV.K), W(o.KV.V)}
 }
 
 // Contents says that F16 pages hold halves.
 func (o *QKRope) Contents(operand int) Content {
-	if operand >= 5 && o.F16 {
+	if operand >= 5 && o.KV.Format == KVF16 {
 		return Halves
 	}
 	return Values
@@ -48,7 +43,7 @@ func (o *QKRope) Cost() Cost {
 	q, kv := int64(o.Rows)*int64(o.Heads)*int64(o.Dim), int64(o.Rows)*int64(o.KVHeads)*int64(o.Dim)
 	return Cost{
 		Weights: o.QNorm.Len + o.KNorm.Len,
-		Bytes:   4*(q+2*kv) + 4*q + 2*kv*kvBytes(o.F16),
+		Bytes:   4*(q+2*kv) + 4*q + int64(o.Rows)*2*o.KV.Format.PageBytes(o.KVHeads*o.Dim)/PageTokens,
 		Flops:   7 * (q + kv),
 	}
 }
@@ -64,7 +59,7 @@ func (o *QKRope) Lower(p *Profile) ([]Dispatch, error) {
 	case !o.P.holds(o.Rows) || !o.Q.holds(o.Rows):
 		return nil, fmt.Errorf("qk_rope: matrices of %d and %d bytes do not hold %d rows", o.P.Len, o.Q.Len, o.Rows)
 	}
-	if err := checkPools("qk_rope", o.K, o.V, p); err != nil {
+	if err := o.KV.check("qk_rope", o.KVHeads*d, false, p); err != nil {
 		return nil, err
 	}
 	groups, err := p.grid("qk_rope", o.Heads+2*o.KVHeads, o.Rows, 1)
@@ -73,7 +68,7 @@ func (o *QKRope) Lower(p *Profile) ([]Dispatch, error) {
 	}
 	return []Dispatch{{
 		Module: "qk_rope",
-		Spec:   append(p.ReduceSpec(), flag(o.F16)),
+		Spec:   append(p.ReduceSpec(), flag(o.KV.Format == KVF16)),
 		Bind:   o.Operands(),
 		Push: []uint32{uint32(o.P.Stride), uint32(o.Q.Stride), uint32(o.Heads), uint32(o.KVHeads),
 			uint32(d), uint32(o.Rope), math.Float32bits(o.Eps)},
@@ -85,8 +80,8 @@ func (o *QKRope) Twin(m Memory) error {
 	s := ViewStep(m, o.Step)
 	p, q := F32(m, o.P.View), F32(m, o.Q.View)
 	qn, kn := F32(m, o.QNorm), F32(m, o.KNorm)
-	k, v := kvPool{U32(m, o.K), o.F16}, kvPool{U32(m, o.V), o.F16}
 	d := o.Dim
+	kv := o.KV.words(m, o.KVHeads*d)
 	for r := range s.Rows() {
 		in, out, rope := o.P.row(p, r), o.Q.row(q, r), s.Rope(r)
 		if len(rope) < o.Rope {
@@ -95,12 +90,16 @@ func (o *QKRope) Twin(m Memory) error {
 		for h := range o.Heads {
 			copy(out[h*d:], o.rotate(in[2*d*h:][:d], qn, rope))
 		}
-		keys, at := in[2*d*o.Heads:], s.KVToken(s.Seq(r), s.Pos(r))*o.KVHeads*d
+		token, cold := s.KVToken(s.Seq(r), s.Pos(r))
+		if cold {
+			return fmt.Errorf("qk_rope: position %d of sequence %d lies in a cold page", s.Pos(r), s.Seq(r))
+		}
+		keys, at := in[2*d*o.Heads:], token*o.KVHeads*d
 		values := keys[d*o.KVHeads:]
 		for g := range o.KVHeads {
 			for i, x := range o.rotate(keys[d*g:][:d], kn, rope) {
-				k.set(at+d*g+i, x)
-				v.set(at+d*g+i, values[d*g+i])
+				kv[0].set(at+d*g+i, x)
+				kv[1].set(at+d*g+i, values[d*g+i])
 			}
 		}
 	}
@@ -123,46 +122,4 @@ func (o *QKRope) rotate(x, w, rope []float32) []float32 {
 		y[i] = float32(n[i])
 	}
 	return y
-}
-
-// kvPool is a page pool seen as its elements.
-type kvPool struct {
-	words []uint32
-	f16   bool
-}
-
-func (p kvPool) at(i int) float32 {
-	if p.f16 {
-		return quant.F16ToF32(uint16(p.words[i/2] >> (16 * (i % 2))))
-	}
-	return math.Float32frombits(p.words[i])
-}
-
-func (p kvPool) set(i int, x float32) {
-	if !p.f16 {
-		p.words[i] = math.Float32bits(x)
-		return
-	}
-	h := uint32(quant.F32ToF16(min(max(x, -65504), 65504)))
-	sh := 16 * (i % 2)
-	p.words[i/2] = p.words[i/2]&^(0xffff<<sh) | h<<sh
-}
-
-// kvBytes is the size of a pool's element.
-func kvBytes(f16 bool) int64 {
-	if f16 {
-		return 2
-	}
-	return 4
-}
-
-// checkPools refuses pools that a kernel cannot bind whole.
-func checkPools(kernel string, k, v View, p *Profile) error {
-	if !k.Valid() || !v.Valid() {
-		return fmt.Errorf("%s: a page pool is outside its memory or not aligned to 4", kernel)
-	}
-	if n := max(k.Len, v.Len); n > p.MaxBinding {
-		return fmt.Errorf("%s: a page pool of %d bytes does not fit a binding of %d bytes", kernel, n, p.MaxBinding)
-	}
-	return nil
 }

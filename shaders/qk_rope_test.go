@@ -26,26 +26,32 @@ func (n plainRope) Row(pos int) []float32 {
 	return row
 }
 
-// newPools returns a pair of page pools of this many pages of width elements, every element 7.5.
-func newPools(pages, width int, f16 bool, fill map[*shaders.Buffer][]byte) (k, v *shaders.Buffer) {
-	words, word := pages*shaders.PageTokens*width, math.Float32bits(7.5)
-	if f16 {
-		words, word = words/2, 0x47804780
+// newPool returns a pool of this many F32 or F16 pages of width elements a token, every element 7.5.
+func newPool(pages, width int, format shaders.KVFormat, fill map[*shaders.Buffer][]byte) shaders.KVPool {
+	word := math.Float32bits(7.5)
+	if format == shaders.KVF16 {
+		word = 0x47804780
 	}
-	for i, b := range []**shaders.Buffer{&k, &v} {
-		*b = &shaders.Buffer{Name: "kv"[i : i+1], Kind: shaders.State, Size: int64(words) * 4}
-		w := make([]uint32, words)
+	return filledPool(pages, width, format, word, fill)
+}
+
+// filledPool returns a pool of pages of any format, every word the same.
+func filledPool(pages, width int, format shaders.KVFormat, word uint32, fill map[*shaders.Buffer][]byte) shaders.KVPool {
+	p := shaders.KVPool{Format: format}
+	for i, v := range []*shaders.View{&p.K, &p.V} {
+		b := &shaders.Buffer{Name: "kv"[i : i+1], Kind: shaders.State, Size: int64(pages) * format.PageBytes(width)}
+		w := make([]uint32, b.Size/4)
 		for j := range w {
 			w[j] = word
 		}
-		fill[*b] = kerneltest.Words(w)
+		fill[b], *v = kerneltest.Words(w), b.View()
 	}
-	return k, v
+	return p
 }
 
-// poolValue is element i of a pool's words.
-func poolValue(words []uint32, f16 bool, i int) float64 {
-	if f16 {
+// poolValue is element i of the words of a pool of F32 or F16 pages.
+func poolValue(words []uint32, format shaders.KVFormat, i int) float64 {
+	if format == shaders.KVF16 {
 		return float64(quant.F16ToF32(uint16(words[i/2] >> (i % 2 * 16))))
 	}
 	return float64(math.Float32frombits(words[i]))
@@ -85,8 +91,9 @@ func TestQKRope(t *testing.T) {
 		{4, 2, 48, 16, true},
 		{16, 2, 256, 64, false},
 	} {
-		for _, f16 := range []bool{false, true} {
-			name := fmt.Sprintf("%dx%dx%d,%d,f16=%v", c.heads, c.kvHeads, c.dim, c.rope, f16)
+		for _, format := range []shaders.KVFormat{shaders.KVF32, shaders.KVF16} {
+			f16 := format == shaders.KVF16
+			name := fmt.Sprintf("%dx%dx%d,%d,%v", c.heads, c.kvHeads, c.dim, c.rope, format)
 			r, d := kerneltest.Rand(uint64(i)), c.dim
 			fill := map[*shaders.Buffer][]byte{}
 			shape := shaders.StepShape{Rows: 12, Seqs: 4, Pages: 3, Rope: c.rope}
@@ -111,12 +118,13 @@ func TestQKRope(t *testing.T) {
 				nb[j] = &shaders.Buffer{Name: "norm", Kind: shaders.Weight, Size: int64(d) * 4}
 				fill[nb[j]] = kerneltest.Floats(n)
 			}
-			k, v := newPools(pages, d*c.kvHeads, f16, fill)
-			op := &shaders.QKRope{Step: step.View(), P: proj, QNorm: nb[0].View(), KNorm: nb[1].View(), Q: q, K: k.View(), V: v.View(),
-				F16: f16, Rows: shape.Rows, Heads: c.heads, KVHeads: c.kvHeads, Dim: d, Rope: c.rope, Eps: 1e-6}
+			kv := newPool(pages, d*c.kvHeads, format, fill)
+			k, v := kv.K, kv.V
+			op := &shaders.QKRope{Step: step.View(), P: proj, QNorm: nb[0].View(), KNorm: nb[1].View(), Q: q, KV: kv,
+				Rows: shape.Rows, Heads: c.heads, KVHeads: c.kvHeads, Dim: d, Rope: c.rope, Eps: 1e-6}
 
 			m := runTwins(t, []shaders.Op{op}, fill)
-			gq, gk, gv := shaders.F32(m, q.View), shaders.U32(m, k.View()), shaders.U32(m, v.View())
+			gq, gk, gv := shaders.F32(m, q.View), shaders.U32(m, k), shaders.U32(m, v)
 			tol := 1e-6
 			if f16 {
 				tol = 5e-4 // half of a half's last bit
@@ -144,9 +152,9 @@ func TestQKRope(t *testing.T) {
 						turned := 2e-7 * max(slices.Max(want), -slices.Min(want))
 						for e, w := range want {
 							what := fmt.Sprintf("%s row %d KV head %d element %d", name, row, g, e)
-							near(t, what, float32(poolValue(gk, f16, at+d*g+e)), stored(w), tol*(1+math.Abs(stored(w)))+turned, 1)
+							near(t, what, float32(poolValue(gk, format, at+d*g+e)), stored(w), tol*(1+math.Abs(stored(w)))+turned, 1)
 							w = stored(float64(x[valueCol+d*g+e]))
-							near(t, what, float32(poolValue(gv, f16, at+d*g+e)), w, math.Abs(w)+1e-4, tol)
+							near(t, what, float32(poolValue(gv, format, at+d*g+e)), w, math.Abs(w)+1e-4, tol)
 						}
 					}
 					row++
@@ -156,14 +164,14 @@ func TestQKRope(t *testing.T) {
 			checks := []kerneltest.Check{
 				{View: q.Buf.View(), Tol: 2e-6},
 				{View: rowsFrom(q, rows), Exact: true},
-				{View: v.View(), Exact: true},
+				{View: v, Exact: true},
 			}
 			// Places of no row are as they were.
-			per := k.Size / (pages * shaders.PageTokens)
+			per := k.Len / (pages * shaders.PageTokens)
 			for tok, from := 0, 0; tok <= pages*shaders.PageTokens; tok++ {
 				if tok == pages*shaders.PageTokens || written[tok] {
 					if tok > from {
-						checks = append(checks, kerneltest.Check{View: k.View().Slice(int64(from)*per, int64(tok-from)*per), Exact: true})
+						checks = append(checks, kerneltest.Check{View: k.Slice(int64(from)*per, int64(tok-from)*per), Exact: true})
 					}
 					from = tok + 1
 				}
@@ -176,7 +184,7 @@ func TestQKRope(t *testing.T) {
 				typ = quant.F16
 			}
 			ops := []shaders.Op{op, &shaders.Embed{Step: step.View(), Y: look, Rows: shape.Rows,
-				W: shaders.Matrix{View: k.View(), Name: "k", Type: typ, In: d * c.kvHeads, Out: pages * shaders.PageTokens}}}
+				W: shaders.Matrix{View: k, Name: "k", Type: typ, In: d * c.kvHeads, Out: pages * shaders.PageTokens}}}
 			checks = append(checks, kerneltest.Check{View: look.View, Tol: 2 * tol})
 			kerneltest.Run(t, kerneltest.Case{Name: name, Ops: ops, Fill: fill, Check: checks})
 		}
@@ -204,12 +212,11 @@ func ropedHead(x, w []float32, rope plainRope, pos int) []float64 {
 func TestQKRopeRefuses(t *testing.T) {
 	p := &shaders.Profile{Subgroup: 8, MaxBinding: 1 << 20, MaxGroups: [3]uint32{65535, 65535, 65535}}
 	fill := map[*shaders.Buffer][]byte{}
-	k, v := newPools(1, 16, false, fill)
-	big, _ := newPools(65, 16, false, fill)
+	kv, big := newPool(1, 16, shaders.KVF32, fill), newPool(65, 16, shaders.KVF32, fill)
 	norm := &shaders.Buffer{Name: "norm", Kind: shaders.Weight, Size: 32}
 	good := shaders.QKRope{Step: shaders.StepShape{Rows: 4, Seqs: 1, Pages: 1, Rope: 4}.NewBuffer().View(),
 		P: shaders.NewMat("p", shaders.Scratch, 4, 2*8*6), QNorm: norm.View(), KNorm: norm.View(), Q: shaders.NewMat("q", shaders.Scratch, 4, 32),
-		K: k.View(), V: v.View(), Rows: 4, Heads: 4, KVHeads: 2, Dim: 8, Rope: 4}
+		KV: kv, Rows: 4, Heads: 4, KVHeads: 2, Dim: 8, Rope: 4}
 	if _, err := good.Lower(p); err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +228,8 @@ func TestQKRopeRefuses(t *testing.T) {
 		"queries":       func(o *shaders.QKRope) { o.Q = o.Q.Cols(0, 31) },
 		"norm":          func(o *shaders.QKRope) { o.KNorm.Len = 28 },
 		"rows":          func(o *shaders.QKRope) { o.Rows = 5 },
-		"pool":          func(o *shaders.QKRope) { o.K = big.View() },
+		"pool":          func(o *shaders.QKRope) { o.KV.K = big.K },
+		"cold pool":     func(o *shaders.QKRope) { o.KV.Format = shaders.KVQ8_0 },
 	} {
 		o := good
 		spoil(&o)

@@ -60,7 +60,7 @@ stderr.`,
 	f.BoolVar(&x.noWarmup, "no-warmup", false, "do not run each test once before measuring it")
 	f.IntVar(&x.delay, "delay", 0, "wait this many `seconds` before each repetition")
 	f.BoolVar(&a.json, "json", false, "the same as -o json")
-	addSettings(f, "model", "backend", "profile", "residency", "ctx", "kv", "device!",
+	addSettings(f, "model", "backend", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "memory-limit", "device!",
 		"bench.n-prompt", "bench.n-gen", "bench.n-depth", "bench.batch", "bench.repetitions", "bench.output")
 	return cmd
 }

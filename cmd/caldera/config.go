@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/spf13/viper"
 
+	"github.com/calderaml/caldera/engine"
 	"github.com/calderaml/caldera/engine/weights"
 	"github.com/calderaml/caldera/vk"
 )
@@ -29,7 +30,16 @@ type Config struct {
 	Residency    string `mapstructure:"residency"`
 	Ctx          int    `mapstructure:"ctx"`
 	KV           string `mapstructure:"kv"`
+	KVSink       int    `mapstructure:"kv-sink"`
+	KVWindow     int    `mapstructure:"kv-window"`
 	Batch        int    `mapstructure:"batch"`
+	MemoryLimit  string `mapstructure:"memory-limit"` // a size, see parseSize
+	Slots        int    `mapstructure:"slots"`        // 0: what the command needs
+	Queue        int    `mapstructure:"queue"`
+	MaxLatency   string `mapstructure:"max-latency"` // a duration
+	CacheRAM     string `mapstructure:"cache-ram"`   // a size or autoSize
+	CacheDisk    string `mapstructure:"cache-disk"`  // a folder and a size, see parseFolderSize
+	CacheEvery   int    `mapstructure:"cache-every"`
 	TokenizerNFC bool   `mapstructure:"tokenizer-nfc"`
 
 	Temp             float64 `mapstructure:"temp"`
@@ -77,6 +87,7 @@ type setting struct {
 	def     any
 	usage   string
 	choices []string
+	check   func(string) error // of a text that is more than a word
 }
 
 func (s setting) flag() string { return s.key[strings.LastIndexByte(s.key, '.')+1:] }
@@ -94,8 +105,17 @@ var table = []setting{
 	{key: "profile", def: "auto", choices: vk.ProfileNames(), usage: "use no more of the device than this `profile` has: " + strings.Join(vk.ProfileNames(), ", ")},
 	{key: "residency", def: weights.Auto, choices: []string{weights.Auto, weights.Import, weights.Copy}, usage: "`where` weights live: import reads the file's pages in place, copy gives the device its own, auto imports where the device computes in the host's memory"},
 	{key: "ctx", short: "c", def: 0, usage: "most `tokens` of a sequence; 0 is what the command needs or 4096, within the model's limit"},
-	{key: "kv", def: "f16", choices: []string{"f16", "f32"}, usage: "`type` of the attention cache: f16 or f32"},
+	{key: "kv", def: "f16", choices: []string{"f16", "f32", "q8_0", "q4_0"}, usage: "`type` of the attention cache: f16, f32, q8_0 or q4_0; of the last two the beginning and the recent tokens stay f16"},
+	{key: "kv-sink", def: engine.DefaultKVSink, usage: "with --kv q8_0 or q4_0: the first `N` tokens, rounded up to whole pages of 256, stay f16"},
+	{key: "kv-window", def: engine.DefaultKVWindow, usage: "with --kv q8_0 or q4_0: the last `N` tokens stay f16, beside the page of 256 that is being filled"},
 	{key: "batch", short: "b", def: 0, usage: "most `rows` (tokens) of a step, 1 to 512; 0 is 512, or 64 on a software device"},
+	{key: "memory-limit", def: "0", check: checkSize, usage: "most memory to take beside the pages of the model file, a `size` as in 8G or 512MiB; 0 is what there is"},
+	{key: "slots", def: 0, usage: "sequences `N` that run at a time, 1 to 64; 0 is 1, or with --parallel up to 16 as they fit"},
+	{key: "queue", def: 64, usage: "`N` requests wait for a slot, read from the file ahead"},
+	{key: "max-latency", def: "0", check: checkLatency, usage: "bound the `time` between two tokens of a sequence, as in 200ms, by feeding less of other prompts at once; 0 is no bound"},
+	{key: "cache-ram", def: autoSize, check: checkAutoSize, usage: "memory for the prefix cache, a `size`; 0 is none, auto none for a single prompt and else 1 GiB or a quarter of what is available"},
+	{key: "cache-disk", def: "", check: checkFolderSize, usage: "keep the prefix cache in a folder too, `DIR:SIZE`, where later runs find it"},
+	{key: "cache-every", def: 512, usage: "tokens `N` between the snapshots that the prefix cache keeps inside a long prompt; 0 is none there"},
 	{key: "tokenizer-nfc", def: true, usage: "bring text into Unicode form C before tokenizing, as the models were trained; llama.cpp does not"},
 
 	{key: "temp", def: 0.7, usage: "temperature `T`, 0 to 2; 0 always takes the best token, as the built-in demo does unless told"},
@@ -217,6 +237,11 @@ func loadSettings(cmd *cobra.Command) (*settings, error) {
 		s.values[x.key] = v.Get(x.key)
 		if len(x.choices) > 0 && !slices.Contains(x.choices, v.GetString(x.key)) {
 			return nil, fmt.Errorf("%s is %q; use %s", s.name(x), v.GetString(x.key), strings.Join(x.choices, ", "))
+		}
+		if x.check != nil {
+			if err := x.check(v.GetString(x.key)); err != nil {
+				return nil, fmt.Errorf("%s: %w", s.name(x), err)
+			}
 		}
 	}
 	if !s.cfg.Offline {

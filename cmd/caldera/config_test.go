@@ -78,7 +78,7 @@ func TestConfigErrors(t *testing.T) {
 		name, file, env, want string
 	}{
 		{"mistyped key", "modle: x\n", "", `did you mean "model"?`},
-		{"unknown key", "quux: x\n", "", "caldera config show"},
+		{"unknown key", "zzyzx: x\n", "", "caldera config show"},
 		{"unknown in a section", "run:\n  predictt: 1\n", "", `did you mean "run.predict"?`},
 		{"a value for a section", "run: 5\n", "", `unknown setting "run"`},
 		{"a section for a value", "model:\n  path: x\n", "", `unknown setting "model.path"`},

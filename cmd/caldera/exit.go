@@ -54,7 +54,7 @@ var advice = []struct {
 	target error
 	text   string
 }{
-	{vk.ErrOutOfDeviceMemory, "a smaller --ctx or --batch, --kv f16 or a smaller model needs less memory"},
+	{vk.ErrOutOfDeviceMemory, "a smaller --ctx or --batch, --kv q8_0, fewer --slots or a smaller model needs less memory"},
 	{vk.ErrDeviceLost, "the driver gave the device up: run again, and if that fails too run caldera verify"},
 	{engine.ErrContextFull, "raise --ctx"},
 	{engine.ErrContext, "see --ctx"},

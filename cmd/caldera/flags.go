@@ -53,13 +53,17 @@ var foreign = map[string]string{
 	"tensor-split": "this version runs a model on one device: use --device",
 	"mg":           "use --device",
 	"main-gpu":     "use --device",
-	"np":           "this version runs one sequence at a time",
+	"np":           "use --slots for how many sequences run at a time",
+	"cram":         "use --cache-ram with a unit, as in 8G",
+	"cache-reuse":  "the prefix cache finds what prompts share by itself: see --cache-ram",
+	"ctxcp":        "the prefix cache bounds its snapshots by bytes: see --cache-ram",
 	"no-mmap":      "use --residency copy to give the device its own copy of the weights",
 	"mlock":        "weights stay in the file's pages, which the system keeps in memory while there is room; or use --residency copy",
 	"list-devices": "use caldera devices",
 	"cnv":          "a prompt is put into the chat form unless --raw is given",
 	"f":            "use caldera run - < FILE",
 
+	"ctx-checkpoints":     "the prefix cache bounds its snapshots by bytes: see --cache-ram",
 	"leave-output-tensor": "use --output-tensor-type keep",
 	"keep-split":          "the output is one file, so it can be left out",
 }

@@ -14,14 +14,21 @@ import (
 	"github.com/calderaml/caldera/engine/tokenizer"
 	"github.com/calderaml/caldera/engine/weights"
 	"github.com/calderaml/caldera/gguf"
+	"github.com/calderaml/caldera/gguf/mapping"
 )
 
 // maxBatch is the most rows of a step.
 const maxBatch = 512
 
+// maxSlots is the most sequences that run at a time.
+const maxSlots = 64
+
+// maxQueue is the most requests that wait.
+const maxQueue = 1 << 16
+
 // addEngineSettings defines the flags of a command that computes.
 func addEngineSettings(f *pflag.FlagSet, keys ...string) {
-	addSettings(f, append([]string{"model", "backend", "profile", "residency", "ctx", "kv", "batch"}, keys...)...)
+	addSettings(f, append([]string{"model", "backend", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "batch", "memory-limit"}, keys...)...)
 }
 
 // isDemo reports whether the built-in model is used.
@@ -46,9 +53,13 @@ func (a *app) engineConfig(context int) engine.Config {
 		Residency:  a.cfg.Residency,
 		Context:    a.cfg.Ctx,
 		KV:         a.cfg.KV,
+		KVSink:     a.cfg.KVSink,
+		KVWindow:   a.cfg.KVWindow,
 		Batch:      a.cfg.Batch,
 		WithoutNFC: !a.cfg.TokenizerNFC,
+		Warn:       func(err error) { a.log.Warn().Msg(printable(err.Error())) },
 	}
+	c.MemoryLimit, _ = parseSize(a.cfg.MemoryLimit) // checked with the configuration
 	if a.isDemo() {
 		c.Data, c.Name = demo.Model(), a.modelName()
 	}
@@ -58,13 +69,46 @@ func (a *app) engineConfig(context int) engine.Config {
 	return c
 }
 
+// defaultCache is the most memory that the prefix cache takes unless told.
+const defaultCache = 1 << 30
+
+// addCache puts the settings of the prefix cache into an engine's. Many is whether there will be many requests.
+func (a *app) addCache(c *engine.Config, many bool) {
+	c.CacheDir, c.CacheDisk, _ = parseFolderSize(a.cfg.CacheDisk) // checked with the configuration
+	if c.CacheEvery = a.cfg.CacheEvery; c.CacheEvery == 0 {
+		c.CacheEvery = -1
+	}
+	switch {
+	case a.cfg.CacheRAM != autoSize:
+		c.CacheRAM, _ = parseSize(a.cfg.CacheRAM)
+	case many:
+		c.CacheRAM = defaultCache
+		for _, room := range []int64{c.MemoryLimit, mapping.Available()} {
+			if room > 0 {
+				c.CacheRAM = min(c.CacheRAM, room/4)
+			}
+		}
+	}
+}
+
 // prepare checks a configuration and finds the model's file.
 func (a *app) prepare(c *engine.Config) (err error) {
 	if c.Batch < 0 || c.Batch > maxBatch {
 		return usagef("--batch is %d; use 1 to %d, or 0 for the default", c.Batch, maxBatch)
 	}
-	if a.cfg.Ctx < 0 {
-		return usagef("--ctx is %d; use 1 or more, or 0 for the default", a.cfg.Ctx)
+	for _, x := range []struct {
+		name        string
+		value, most int
+	}{
+		{"ctx", a.cfg.Ctx, 0}, {"kv-sink", a.cfg.KVSink, 0}, {"kv-window", a.cfg.KVWindow, 0}, {"cache-every", a.cfg.CacheEvery, 0},
+		{"queue", a.cfg.Queue, maxQueue}, {"slots", a.cfg.Slots, maxSlots},
+	} {
+		switch {
+		case x.value < 0:
+			return usagef("--%s is %d; use 0 or more", x.name, x.value)
+		case x.most > 0 && x.value > x.most:
+			return usagef("--%s is %d; use at most %d", x.name, x.value, x.most)
+		}
 	}
 	if c.Data == nil {
 		c.Path, err = a.resolveModel(c.Path)

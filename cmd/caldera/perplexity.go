@@ -18,11 +18,13 @@ type perplexityResult struct {
 	Device   string  `json:"device"`
 	Backend  string  `json:"backend"`
 	KV       string  `json:"kv"`
-	Tokens   int     `json:"tokens"`   // of the text
-	Scored   int     `json:"scored"`   // tokens with a likelihood: all of a chunk but its first
-	Chunk    int     `json:"chunk"`    // tokens of a chunk
-	Chunks   int     `json:"chunks"`   // full chunks; what is left over is not scored
-	NLLMean  float64 `json:"nll_mean"` // nats
+	KVSink   int     `json:"kv_sink"`   // tokens that stay F16 of a quantised cache
+	KVWindow int     `json:"kv_window"` // likewise
+	Tokens   int     `json:"tokens"`    // of the text
+	Scored   int     `json:"scored"`    // tokens with a likelihood: all of a chunk but its first
+	Chunk    int     `json:"chunk"`     // tokens of a chunk
+	Chunks   int     `json:"chunks"`    // full chunks; what is left over is not scored
+	NLLMean  float64 `json:"nll_mean"`  // nats
 	PPL      float64 `json:"ppl"`
 	Seconds  float64 `json:"seconds"`
 	TokensPS float64 `json:"tokens_per_second"`
@@ -43,8 +45,10 @@ with the same text, vocabulary and chunk.`,
 			if (file == "") == (tokens == "") {
 				return usagef("perplexity needs a text: --file TEXT or --tokens-file FILE")
 			}
-			if a.cfg.Perplexity.Chunk < 2 {
-				return usagef("--chunk is %d; use 2 or more", a.cfg.Perplexity.Chunk)
+			if n := a.cfg.Perplexity.Chunk; n < 2 {
+				return usagef("--chunk is %d; use 2 or more", n)
+			} else if a.cfg.Ctx > 0 && n > a.cfg.Ctx {
+				return usagef("--chunk is %d, more than the --ctx of %d; leave --ctx out to have what the chunk needs", n, a.cfg.Ctx)
 			}
 			return a.perplexity(cmd.Context(), file, tokens, out)
 		},
@@ -103,7 +107,8 @@ func (a *app) perplexity(ctx context.Context, file, tokensFile, out string) (err
 		}
 	}
 	r := perplexityResult{
-		Schema: "caldera.perplexity/1", Model: a.modelName(), Device: e.Device(), Backend: a.cfg.Backend, KV: a.cfg.KV,
+		Schema: "caldera.perplexity/1", Model: a.modelName(), Device: e.Device(), Backend: a.cfg.Backend,
+		KV: a.cfg.KV, KVSink: a.cfg.KVSink, KVWindow: a.cfg.KVWindow,
 		Tokens: len(tokens), Scored: len(x.NLL), Chunk: chunk, Chunks: x.Chunks, NLLMean: x.Mean(), PPL: x.PPL(),
 		Seconds: took.Seconds(), TokensPS: perSecond(x.Chunks*chunk, took),
 	}

@@ -18,7 +18,6 @@ type planResult struct {
 }
 
 func (a *app) planCommand() *cobra.Command {
-	slots := 1
 	cmd := &cobra.Command{
 		Use:   "plan [MODEL]",
 		Short: "Show how much memory a model takes, before it is loaded",
@@ -31,6 +30,7 @@ Imported weights are the file's own pages, read in place: they take no memory of
 while the system can keep them in memory. The exit code is 5 when the model does not fit.`,
 		Example: `  caldera plan model.gguf
   caldera plan model.gguf --ctx 65536 --slots 4 --device nvidia
+  caldera plan model.gguf --ctx 262144 --kv q4_0 --memory-limit 12G
   caldera plan model.gguf --json | jq .max_context`,
 		Args: upToArgs(1, "see caldera plan --help"),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -40,25 +40,22 @@ while the system can keep them in memory. The exit code is 5 when the model does
 				}
 				a.cfg.Model = args[0]
 			}
-			return a.plan(slots)
+			return a.plan()
 		},
 	}
-	f := cmd.Flags()
-	f.IntVar(&slots, "slots", 1, "plan for `N` sequences at once; this version runs one")
 	a.addJSON(cmd, "caldera.plan/1")
-	addEngineSettings(f, "device")
+	addEngineSettings(cmd.Flags(), "device", "slots", "cache-ram")
 	return cmd
 }
 
-func (a *app) plan(slots int) error {
-	if slots < 1 || slots > maxSlots {
-		return usagef("--slots is %d; use 1 to %d", slots, maxSlots)
-	}
+func (a *app) plan() error {
 	c := a.engineConfig(0)
+	c.Slots = a.cfg.Slots
+	a.addCache(&c, c.Slots > 1)
 	if err := a.prepare(&c); err != nil {
 		return err
 	}
-	m, err := engine.PlanMemory(c, slots)
+	m, err := engine.PlanMemory(c)
 	if err != nil {
 		return err
 	}
@@ -72,9 +69,6 @@ func (a *app) plan(slots int) error {
 	}
 	return m.Refusal()
 }
-
-// maxSlots is the most sequences that memory can be planned for.
-const maxSlots = 1024
 
 // printPlan prints a plan as tables.
 func printPlan(out io.Writer, m *engine.MemoryPlan) error {
@@ -116,10 +110,19 @@ func printPlan(out io.Writer, m *engine.MemoryPlan) error {
 			sum(x.name, x.n, "%s", x.about)
 		}
 	}
-	sum("attention cache", m.KV.Bytes, "%d pages of %d tokens, %s each, %s", m.KV.Pages, m.KV.PageTokens, size(m.KV.PageBytes), m.KVType)
+	hot, cold := m.KV.PageBytes*int64(m.KV.Pages), m.KV.ColdPageBytes*int64(m.KV.ColdPages)
+	if m.KV.ColdPages == 0 {
+		sum("attention cache", hot, "%s", kvPages(m.KV.Pages, m.KV.PageTokens, m.KV.PageBytes, m.KVType))
+	} else {
+		sum("attention cache", hot, "%s", kvPages(m.KV.Pages, m.KV.PageTokens, m.KV.PageBytes, "f16 (the beginning and recent tokens)"))
+		sum("attention cache", cold, "%s", kvPages(m.KV.ColdPages, m.KV.PageTokens, m.KV.ColdPageBytes, m.KVType))
+	}
 	sum("recurrent state", m.State.Bytes, "%s a sequence", size(m.State.SlotBytes))
 	sum("scratch", m.Scratch, "shared by the steps, of up to %d rows", m.Batch)
 	sum("step and results", m.Step+m.Results, "what the host writes and reads")
+	if m.Snapshots > 0 {
+		sum("prefix cache", m.Snapshots, "most that snapshots take, on the host")
+	}
 	if m.Staging > 0 {
 		sum("staging", m.Staging, "on the host, while loading")
 	}
@@ -144,7 +147,12 @@ func printPlan(out io.Writer, m *engine.MemoryPlan) error {
 		return err
 	}
 	fmt.Fprintln(out)
-	if m.Fits {
+	if m.Slots > 1 && m.KV.Contexts > 0 {
+		fmt.Fprintf(out, "%d sequences run at a time; there is room for %.1f whole contexts at once, and others wait\n", m.Slots, m.KV.Contexts)
+	}
+	if m.Fits && m.KV.Contexts < float64(m.Slots) {
+		fmt.Fprintf(out, "fits; the largest context that fits whole for every sequence is %d of the model's %d\n", m.MaxContext, m.ModelContext)
+	} else if m.Fits {
 		fmt.Fprintf(out, "fits; the largest context that fits is %d of the model's %d\n", m.MaxContext, m.ModelContext)
 	} else {
 		fmt.Fprintln(out, "does not fit")
@@ -162,6 +170,11 @@ func printPlan(out io.Writer, m *engine.MemoryPlan) error {
 		fmt.Fprintln(out, "would help: "+printable(s))
 	}
 	return nil
+}
+
+// kvPages describes pages of the attention cache.
+func kvPages(n, tokens int, each int64, format string) string {
+	return fmt.Sprintf("%d pages of %d tokens, %s each, %s", n, tokens, size(each), format)
 }
 
 // planFor says what a plan is for.

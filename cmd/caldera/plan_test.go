@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -34,7 +35,7 @@ func TestPlan(t *testing.T) {
 		if sum != w.Total || w.Imported+w.Copied+w.Uploaded+w.Host != w.Total || w.Total == 0 {
 			t.Errorf("%s: classes sum up to %d, weights are %+v", backend, sum, w)
 		}
-		rest := x.KV.Bytes + x.State.Bytes + x.Scratch + x.Step + x.Results + x.Staging
+		rest := x.KV.Bytes + x.State.Bytes + x.Scratch + x.Step + x.Results + x.Staging + x.Snapshots
 		if x.Total != w.Total+rest || x.Needed != x.Total-w.Imported {
 			t.Errorf("%s: total %d, needed %d, parts %d", backend, x.Total, x.Needed, w.Total+rest)
 		}
@@ -84,7 +85,7 @@ func TestPlanDoesNotFit(t *testing.T) {
 
 func TestPlanUsage(t *testing.T) {
 	for args, want := range map[string]string{
-		"plan --slots 0": "--slots is 0", "plan --slots 1025": "--slots is 1025", "plan a b": "one argument", "plan a -m b": "given twice",
+		"plan --slots -1": "--slots is -1", "plan --slots 65": "--slots is 65", "plan a b": "one argument", "plan a -m b": "given twice",
 		"plan --ctx -1": "--ctx is -1", "plan -b 513": "use 1 to 512", "plan --kv q4": "use f16, f32",
 	} {
 		if r := command(t, "", strings.Fields(args)...); r.code != exitUsage || !strings.Contains(r.err, want) {
@@ -93,5 +94,29 @@ func TestPlanUsage(t *testing.T) {
 	}
 	if r := command(t, "", "plan", "nosuch.gguf"); r.code != exitModel {
 		t.Errorf("a missing file: code %d, %s", r.code, r.err)
+	}
+}
+
+// A quantised cache has pages of two kinds, a limit is a pool, and sequences that have no whole context each share.
+func TestPlanSlots(t *testing.T) {
+	args := []string{"plan", "--backend", "reference", "--kv", "q4_0", "--ctx", "2048", "--slots", "4", "--cache-ram", "8M"}
+	x := decode[planResult](t, program(t, "", append(args, "--json")...))
+	if x.Slots != 4 || x.KV.ColdPages == 0 || x.KV.Bytes != x.KV.PageBytes*int64(x.KV.Pages)+x.KV.ColdPageBytes*int64(x.KV.ColdPages) || x.Snapshots != 8<<20 || x.KV.Contexts != 4 {
+		t.Errorf("%+v %+v", x.KV, x)
+	}
+	r := program(t, "", args...)
+	for _, want := range []string{"f16 (the beginning and recent tokens)", "q4_0\n", "prefix cache", "4 sequences run at a time; there is room for 4.0 whole contexts"} {
+		if r.code != exitDone || !strings.Contains(r.out, want) {
+			t.Errorf("code %d, %q is missing: %s%s", r.code, want, r.out, r.err)
+		}
+	}
+	limit := x.Needed - x.KV.Bytes/2
+	args = append(args, "--memory-limit", strconv.FormatInt(limit, 10))
+	x = decode[planResult](t, program(t, "", append(args, "--json")...))
+	if !x.Fits || x.Slots != 4 || x.KV.Contexts >= 4 || x.KV.Contexts < 1 || x.Needed > limit || x.Pools[0].Available != limit {
+		t.Errorf("with a limit of %d: %+v %+v", limit, x.KV, x)
+	}
+	if r := program(t, "", append(args, "--cache-ram", "0", "--memory-limit", "2M")...); r.code != exitMemory || !strings.Contains(r.out, "does not fit") {
+		t.Errorf("with 2 MiB: %+v", r)
 	}
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"strings"
+	"sync"
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
@@ -28,11 +30,26 @@ type app struct {
 }
 
 func newApp(in io.Reader, out, errw io.Writer) *app {
+	if _, file := errw.(*os.File); !file && errw != nil {
+		errw = &syncWriter{w: errw} // the log is written to while a command runs, as a file may be
+	}
 	return &app{
 		in: in, out: out, errw: errw, log: zerolog.Nop(), ctx: context.Background(),
 		outColor: wantsColor("auto", isTerminal(out)),
 		errColor: wantsColor("auto", isTerminal(errw)),
 	}
+}
+
+// A syncWriter passes writes on one at a time.
+type syncWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (s *syncWriter) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.w.Write(b)
 }
 
 func (a *app) rootCommand() *cobra.Command {

@@ -1,9 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"strings"
 	"time"
@@ -28,6 +28,8 @@ type runResult struct {
 	Text      string     `json:"text"`          // what the model wrote
 	IDs       []int32    `json:"ids"`           // its tokens, without the one that ended it
 	Reason    string     `json:"finish_reason"` // "stop", "length" or "context"
+	Reuse     string     `json:"reuse"`         // with a prefix cache: how much of the prompt was in it and, if little, why
+	ReuseWord string     `json:"reuse_reason"`  // the reason in one word
 	Seed      uint64     `json:"seed"`
 	LoadMS    float64    `json:"load_ms"`
 	Timings   runTimings `json:"timings"`
@@ -35,7 +37,8 @@ type runResult struct {
 
 // runTimings has the names of llama-server's timings object.
 type runTimings struct {
-	PromptN            int     `json:"prompt_n"`
+	CacheN             int     `json:"cache_n"`  // tokens of the prompt that the prefix cache had
+	PromptN            int     `json:"prompt_n"` // tokens of the prompt that were computed
 	PromptMS           float64 `json:"prompt_ms"`
 	PromptPerSecond    float64 `json:"prompt_per_second"`
 	PredictedN         int     `json:"predicted_n"`
@@ -43,18 +46,20 @@ type runTimings struct {
 	PredictedPerSecond float64 `json:"predicted_per_second"`
 }
 
-func newTimings(g engine.Generation) runTimings {
-	ms := func(d time.Duration) float64 { return float64(d) / 1e6 }
+func newTimings(g engine.Result) runTimings {
 	// The first token comes out of the prompt's step, and the token that ends an answer has one of its own.
 	steps := g.Tokens
 	if g.Reason != engine.ReasonStop {
 		steps = max(steps-1, 0)
 	}
 	return runTimings{
-		PromptN: g.PromptTokens, PromptMS: ms(g.PromptTime), PromptPerSecond: perSecond(g.PromptTokens, g.PromptTime),
+		CacheN: g.Reused, PromptN: g.Processed, PromptMS: ms(g.PromptTime), PromptPerSecond: perSecond(g.Processed, g.PromptTime),
 		PredictedN: g.Tokens, PredictedMS: ms(g.Time), PredictedPerSecond: perSecond(steps, g.Time),
 	}
 }
+
+// ms is a duration in milliseconds.
+func ms(d time.Duration) float64 { return float64(d) / 1e6 }
 
 // perSecond is a rate, 0 when nothing was measured.
 func perSecond(n int, d time.Duration) float64 {
@@ -65,19 +70,36 @@ func perSecond(n int, d time.Duration) float64 {
 }
 
 func (a *app) runCommand() *cobra.Command {
-	var prompt string
+	var prompt, parallel string
 	cmd := &cobra.Command{
 		Use:   "run [PROMPT]",
 		Short: "Generate text from a prompt",
 		Long: `Run generates text. The prompt is the argument, or stdin when the argument is "-" or when stdin is a pipe or a
 file; the built-in demo has a default prompt. It is put into the model's chat form unless --raw is given. The
-text streams to stdout; the device, the load time and the speeds go to stderr.`,
+text streams to stdout; the device, the load time and the speeds go to stderr.
+
+With --parallel the prompts are the lines of a file, JSON objects with "prompt", "prompt_ids" or "messages" and, if
+wanted, "id", "max_tokens", "temperature" and other fields of the OpenAI API. They run side by side in --slots
+sequences, and what they share at their beginnings is computed once. Results are JSON lines (schema
+caldera.parallel/1) in the order in which they finish. A line that fails has an "error" and the others go on; the exit
+code is 1 then. docs/parallel.md lists the fields.`,
 		Example: `  caldera run
   caldera run "Count from 3 to 9."
   caldera run -m model.gguf --temp 0 -n 200 "Why is the sky blue?"
-  caldera run -m model.gguf --raw "Once upon a time"`,
+  caldera run -m model.gguf --raw "Once upon a time"
+  caldera run -m model.gguf --parallel requests.jsonl --slots 8 > results.jsonl
+  caldera run -m model.gguf --kv q8_0 --ctx 65536 --cache-disk ~/.cache/caldera:20G - < question.txt`,
 		Args: upToArgs(1, "put the prompt in quotes"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if parallel != "" {
+				if len(args) > 0 || prompt != "" {
+					return usagef("a prompt and --parallel were both given; use one")
+				}
+				if a.json {
+					return usagef("--parallel prints JSON lines without --json")
+				}
+				return a.parallel(cmd.Context(), parallel)
+			}
 			if len(args) == 1 {
 				if prompt != "" {
 					return usagef("the prompt was given twice, as an argument and with --prompt")
@@ -96,9 +118,11 @@ text streams to stdout; the device, the load time and the speeds go to stderr.`,
 	}
 	f := cmd.Flags()
 	f.StringVarP(&prompt, "prompt", "p", "", "the prompt `text`, instead of an argument; - reads stdin")
+	f.StringVar(&parallel, "parallel", "", "run the requests of a `file` side by side, one JSON object a line; - reads stdin")
 	a.addJSON(cmd, "caldera.run/1")
 	addEngineSettings(f, "device", "temp", "top-k", "top-p", "min-p", "repeat-penalty", "presence-penalty", "frequency-penalty",
-		"repeat-last-n", "seed", "run.predict", "run.no-think", "run.raw", "run.ignore-eos", "tokenizer-nfc")
+		"repeat-last-n", "seed", "run.predict", "run.no-think", "run.raw", "run.ignore-eos", "tokenizer-nfc",
+		"slots", "queue", "max-latency", "cache-ram", "cache-disk", "cache-every")
 	return cmd
 }
 
@@ -133,7 +157,10 @@ func (a *app) run(ctx context.Context, question string) (err error) {
 	if err != nil {
 		return err
 	}
-	e, err := a.openEngine(a.engineConfig(0))
+	c := a.engineConfig(0)
+	c.Slots = a.cfg.Slots
+	a.addCache(&c, false)
+	e, err := a.openEngine(c)
 	if err != nil {
 		return err
 	}
@@ -146,21 +173,12 @@ func (a *app) run(ctx context.Context, question string) (err error) {
 	if !a.cfg.Run.Raw {
 		text = a.chatForm(tok, question)
 	}
-	req.Prompt = tok.Encode(text, true)
-	if tok.AddBOS() {
-		req.Prompt = append([]int32{tok.BOS()}, req.Prompt...)
-	}
-	if req.IgnoreEOG {
-		// Never drawn, as in llama.cpp: going on after an end would only repeat it.
-		for _, id := range tok.EOG() {
-			req.Sample.LogitBias = append(req.Sample.LogitBias, sample.Bias{ID: id, Value: float32(math.Inf(-1))})
-		}
-	}
-	s, err := e.NewSession()
-	if err != nil {
+	if req.Prompt, err = encodePrompt(ctx, tok, text, -1); err != nil {
 		return err
 	}
-	defer s.Close()
+	if req.IgnoreEOG {
+		neverEnd(tok, &req.Sample)
+	}
 	a.noteDevice(e)
 	a.log.Debug().Uint64("seed", req.Sample.Seed).Float32("temp", req.Sample.Temperature).Msg("sampling")
 	r := runResult{
@@ -169,17 +187,29 @@ func (a *app) run(ctx context.Context, question string) (err error) {
 	}
 	w := textWriter{w: a.out, safe: isTerminal(a.out)}
 	var written strings.Builder
-	g, err := s.Generate(ctx, req, func(id int32, text string) error {
-		if id >= 0 {
-			r.IDs = append(r.IDs, id)
+	stream, err := e.Generate(ctx, req)
+	if err != nil {
+		return err
+	}
+	var werr error
+	for t, err := range stream.Tokens() {
+		if err != nil {
+			break // Result tells
 		}
-		written.WriteString(text)
-		if a.json {
-			return nil
+		if t.ID >= 0 {
+			r.IDs = append(r.IDs, t.ID)
 		}
-		return w.write(text)
-	})
+		written.WriteString(t.Text)
+		if !a.json {
+			if werr = w.write(t.Text); werr != nil {
+				break
+			}
+		}
+	}
+	g, err := stream.Result()
+	err = cmp.Or(werr, err)
 	r.Text, r.Reason, r.Timings = written.String(), g.Reason, newTimings(g)
+	r.Reuse, r.ReuseWord = g.Reuse, g.ReuseReason
 	if !a.json && r.Text != "" && !strings.HasSuffix(r.Text, "\n") {
 		fmt.Fprintln(a.out)
 	}
@@ -216,29 +246,23 @@ func (a *app) request() (engine.Request, error) {
 	return r, p.Validate()
 }
 
-// chatForm puts a question into the model's chat form: the demo's own, else one ChatML turn where the vocabulary
-// has its markers.
+// chatForm puts a question into the model's chat form, one ChatML turn, where the vocabulary has its markers.
 func (a *app) chatForm(tok *tokenizer.Tokenizer, question string) string {
-	if a.isDemo() {
-		return demo.Chat(question)
-	}
-	_, start := tok.Added("<|im_start|>")
-	_, end := tok.Added("<|im_end|>")
-	if !start || !end {
+	if !hasChatMarkers(tok) {
 		a.note("the vocabulary has no chat markers: the prompt is used as it is")
 		return question
 	}
-	form := "<|im_start|>user\n" + question + "<|im_end|>\n<|im_start|>assistant\n"
-	if _, thinks := tok.Added("<think>"); thinks && a.cfg.Run.NoThink {
-		form += "<think>\n\n</think>\n\n"
-	}
-	return form
+	return renderChat([]chatMessage{{"user", question}}, a.closesThinking(tok))
 }
 
 // noteSpeeds tells how fast it was and why it ended.
 func (a *app) noteSpeeds(r runResult) {
 	t := r.Timings
-	a.note("prompt:     %d tokens in %.3f s, %s", t.PromptN, t.PromptMS/1e3, speed(t.PromptPerSecond))
+	reused := ""
+	if t.CacheN > 0 {
+		reused = fmt.Sprintf(", %d more were in the prefix cache", t.CacheN)
+	}
+	a.note("prompt:     %d tokens in %.3f s, %s%s", t.PromptN, t.PromptMS/1e3, speed(t.PromptPerSecond), reused)
 	end := map[string]string{
 		engine.ReasonLength:  ", ended by --predict",
 		engine.ReasonContext: ", ended by a full context: raise --ctx",

@@ -13,12 +13,18 @@ import (
 	"github.com/calderaml/caldera/vk"
 )
 
-// A Test is one row of a benchmark: tokens of prompt and of generation, and tokens in the context before them.
+// A Test is one row of a benchmark: tokens of prompt and of generation, and tokens in the context before them, of
+// each of some sequences. The sequences' prompts are processed one after the other, then all generate together.
 type Test struct {
 	Prompt, Gen, Depth int
+	Sequences          int // 0 is one
 }
 
-// Name is the test's name as llama-bench prints it: "pp512", "tg128", "pp512+tg128", "tg128 @ d4096".
+// seqs is the number of sequences.
+func (t Test) seqs() int { return max(1, t.Sequences) }
+
+// Name is the test's name as llama-bench prints it: "pp512", "tg128", "pp512+tg128", "tg128 @ d4096"; of more
+// sequences than one "tg128 x16".
 func (t Test) Name() string {
 	var s string
 	switch {
@@ -29,16 +35,19 @@ func (t Test) Name() string {
 	default:
 		s = fmt.Sprintf("pp%d+tg%d", t.Prompt, t.Gen)
 	}
+	if t.Sequences > 1 {
+		s += fmt.Sprintf(" x%d", t.Sequences)
+	}
 	if t.Depth > 0 {
 		s += fmt.Sprintf(" @ d%d", t.Depth)
 	}
 	return s
 }
 
-// Tokens is how many tokens a repetition measures.
-func (t Test) Tokens() int { return t.Prompt + t.Gen }
+// Tokens is how many tokens a repetition measures, of all sequences.
+func (t Test) Tokens() int { return (t.Prompt + t.Gen) * t.seqs() }
 
-// Context is how many tokens the sequence has at the end.
+// Context is how many tokens a sequence has at the end.
 func (t Test) Context() int { return t.Depth + t.Prompt + t.Gen }
 
 // Tests makes the list of tests that llama-bench would run: for each depth first the prompts, then the
@@ -112,12 +121,16 @@ func Run(ctx context.Context, e *engine.Engine, t Test, o Options) (*Result, err
 	if t.Tokens() == 0 || o.Repetitions < 1 {
 		return nil, fmt.Errorf("a benchmark of %d tokens and %d repetitions", t.Tokens(), o.Repetitions)
 	}
-	s, err := e.NewSession()
-	if err != nil {
-		return nil, err
+	var sessions []*engine.Session
+	for range t.seqs() {
+		s, err := e.NewSession()
+		if err != nil {
+			return nil, err
+		}
+		defer s.Close()
+		sessions = append(sessions, s)
 	}
-	defer s.Close()
-	l := &loop{ctx: ctx, e: e, s: s, t: t, random: rand.New(rand.NewPCG(o.Seed, uint64(t.Context()))), vocab: e.Model().Vocab}
+	l := &loop{ctx: ctx, e: e, seqs: sessions, t: t, random: rand.New(rand.NewPCG(o.Seed, uint64(t.Context()))), vocab: e.Model().Vocab}
 	r := &Result{Test: t, Start: time.Now()}
 	if !o.NoWarmup {
 		if err := l.warmUp(); err != nil {
@@ -138,10 +151,9 @@ func Run(ctx context.Context, e *engine.Engine, t Test, o Options) (*Result, err
 		}
 	}
 	r.Recorded = int(e.DeviceStats().Recordings - before)
-	if r.Decode, err = e.DecodeCounts(); err != nil {
-		return nil, err
-	}
-	return r, nil
+	var err error
+	r.Decode, err = e.DecodeCounts(t.seqs())
+	return r, err
 }
 
 // sleep waits, or ends early with the context's error.
@@ -161,7 +173,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 type loop struct {
 	ctx    context.Context
 	e      *engine.Engine
-	s      *engine.Session
+	seqs   []*engine.Session
 	t      Test
 	random *rand.Rand
 	vocab  int
@@ -177,55 +189,84 @@ func (l *loop) tokens(n int) []int32 {
 	return ids
 }
 
-// feed runs tokens and selects the best next one on the device, which is what a greedy step does.
-func (l *loop) feed(ids []int32) (err error) {
-	l.top, err = l.s.Top(l.ctx, ids, 1, l.top[:0])
+// prompt runs a prompt of n random tokens in each sequence and selects the best next token on the device, which is
+// what a greedy step does.
+func (l *loop) prompt(n int) (err error) {
+	for _, s := range l.seqs {
+		if l.top, err = s.Top(l.ctx, l.tokens(n), 1, l.top[:0]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// generate runs a token of each sequence in one step, likewise.
+func (l *loop) generate() (err error) {
+	l.top, err = l.e.TopEach(l.ctx, l.seqs, l.tokens(len(l.seqs)), l.top[:0])
 	return err
+}
+
+// start brings the sequences to the test's depth.
+func (l *loop) start() error {
+	for _, s := range l.seqs {
+		s.Reset()
+		if l.t.Depth > 0 {
+			if err := s.Prefill(l.ctx, l.tokens(l.t.Depth)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// waited is the time that sequences have waited for the device; all of them wait together when they generate.
+func (l *loop) waited() time.Duration {
+	if l.t.Gen > 0 {
+		return l.seqs[0].Waited
+	}
+	sum := time.Duration(0)
+	for _, s := range l.seqs {
+		sum += s.Waited
+	}
+	return sum
 }
 
 // warmUp makes every plan that a repetition uses.
 func (l *loop) warmUp() error {
-	l.s.Reset()
-	if l.t.Depth > 0 {
-		if err := l.s.Prefill(l.ctx, l.tokens(l.t.Depth)); err != nil {
-			return err
-		}
+	if err := l.start(); err != nil {
+		return err
 	}
 	if l.t.Prompt > 0 {
-		if err := l.feed(l.tokens(l.t.Prompt)); err != nil {
+		if err := l.prompt(l.t.Prompt); err != nil {
 			return err
 		}
 	}
 	if l.t.Gen > 0 {
-		return l.feed(l.tokens(1))
+		return l.generate()
 	}
 	return nil
 }
 
 // repetition measures once.
 func (l *loop) repetition(r *Result) error {
-	l.s.Reset()
-	if l.t.Depth > 0 {
-		if err := l.s.Prefill(l.ctx, l.tokens(l.t.Depth)); err != nil {
-			return err
-		}
+	if err := l.start(); err != nil {
+		return err
 	}
-	prompt, gen := l.tokens(l.t.Prompt), l.tokens(l.t.Gen)
-	before, busy, start := l.e.DeviceStats(), l.s.Waited, time.Now()
-	if len(prompt) > 0 {
-		if err := l.feed(prompt); err != nil {
+	before, busy, start := l.e.DeviceStats(), l.waited(), time.Now()
+	if l.t.Prompt > 0 {
+		if err := l.prompt(l.t.Prompt); err != nil {
 			return err
 		}
 		r.Prefill += time.Since(start)
 	}
-	for i := range gen {
-		if err := l.feed(gen[i : i+1]); err != nil {
+	for range l.t.Gen {
+		if err := l.generate(); err != nil {
 			return err
 		}
 	}
 	took := time.Since(start)
 	r.Samples = append(r.Samples, took)
-	r.Host += max(0, took-(l.s.Waited-busy))
+	r.Host += max(0, took-(l.waited()-busy))
 	d := l.e.DeviceStats().Sub(before)
 	r.Device = d.Sub(vk.Stats{}.Sub(r.Device)) // the sum
 	return nil

@@ -70,6 +70,12 @@ type Record struct {
 	Submits        int `json:"submits"`
 	CommandBuffers int `json:"command_buffers"`
 
+	// Sequences generate together; WeightBytes is what a step of one token each reads of the weights at most, and
+	// StepFlops what it computes.
+	Sequences   int   `json:"n_sequences"`
+	WeightBytes int64 `json:"step_weight_bytes"`
+	StepFlops   int64 `json:"step_flops"`
+
 	ScratchBytes   int64 `json:"scratch_bytes"`     // shared by all steps
 	HostNSPerToken int64 `json:"host_ns_per_token"` // in Go outside of submitting and waiting
 	RecordedAgain  int   `json:"recorded_again"`    // command buffers recorded while measuring
@@ -130,6 +136,7 @@ func NewRecord(e *engine.Engine, s Setup, r *Result) Record {
 		VendorID: s.Hardware.VendorID, DeviceID: s.Hardware.DeviceID, SubgroupSize: s.Hardware.SubgroupSize, Software: e.Software(),
 		Profile: s.Profile, ShaderSet: shaderSet(),
 		Ops: r.Decode.Ops, Dispatches: r.Decode.Dispatches, Barriers: r.Decode.Barriers, Submits: r.Decode.Submits,
+		Sequences: r.seqs(), WeightBytes: r.Decode.Cost.Weights, StepFlops: r.Decode.Cost.Flops,
 		CommandBuffers: r.Decode.CommandBuffers, ScratchBytes: e.Memory().Scratch,
 		HostNSPerToken: r.HostPerToken().Nanoseconds(), RecordedAgain: r.Recorded,
 		PipelinesMade: r.Device.Pipelines, Unplanned: r.Unplanned(),
@@ -161,7 +168,9 @@ func NewRecord(e *engine.Engine, s Setup, r *Result) Record {
 }
 
 // Test is the record's test.
-func (x *Record) Test() Test { return Test{Prompt: x.Prompt, Gen: x.Gen, Depth: x.Depth} }
+func (x *Record) Test() Test {
+	return Test{Prompt: x.Prompt, Gen: x.Gen, Depth: x.Depth, Sequences: x.Sequences}
+}
 
 // ModelType describes a model in the manner of llama.cpp: architecture, size and file type.
 func ModelType(f *gguf.File) string {

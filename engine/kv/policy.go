@@ -55,7 +55,8 @@ func (p Policy) Need(n int) Need {
 // A Need is an amount of what a pool hands out.
 type Need struct{ Slots, Hot, Cold int }
 
-func (n Need) add(m Need) Need { return Need{n.Slots + m.Slots, n.Hot + m.Hot, n.Cold + m.Cold} }
+// Add is the sum.
+func (n Need) Add(m Need) Need { return Need{n.Slots + m.Slots, n.Hot + m.Hot, n.Cold + m.Cold} }
 
 func (n Need) sub(m Need) Need { return Need{n.Slots - m.Slots, n.Hot - m.Hot, n.Cold - m.Cold} }
 

@@ -75,11 +75,11 @@ func (p *Pool) Seat(n int) (*Seat, error) {
 		return nil, err
 	}
 	need := p.policy.Need(n)
-	if all := p.reserved.add(need); all.Slots > p.live || !all.Within(p.size) {
+	if all := p.reserved.Add(need); all.Slots > p.live || !all.Within(p.size) {
 		return nil, fmt.Errorf("%w: %d of %d sequences, %d of %d pages and %d of %d cold ones are reserved, %d tokens more take %d and %d",
 			ErrFull, p.reserved.Slots, p.live, p.reserved.Hot, p.size.Hot, p.reserved.Cold, p.size.Cold, n, need.Hot, need.Cold)
 	}
-	p.reserved = p.reserved.add(need)
+	p.reserved = p.reserved.Add(need)
 	return &Seat{pool: p, tokens: n, need: need, slot: pop(&p.slots)}, nil
 }
 

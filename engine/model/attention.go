@@ -1,6 +1,9 @@
 package model
 
-import "github.com/calderaml/caldera/shaders"
+import (
+	"github.com/calderaml/caldera/scheduler"
+	"github.com/calderaml/caldera/shaders"
+)
 
 // attention is the weights of a gated attention layer (model-qwen35.md 5.1).
 type attention struct {
@@ -30,14 +33,28 @@ func (s *stepBuilder) attention(a *attention, st *KVState, h shaders.Mat) {
 	s.matmul("attn_v", a.V, h, p.Cols(2*qk+kv, kv))
 	q := s.scratch("attn_rope", qk)
 	s.g.Add("attn_rope", &shaders.QKRope{
-		Step: s.step, P: p, QNorm: a.QNorm, KNorm: a.KNorm, Q: q, K: st.K.View(), V: st.V.View(), F16: s.state.F16,
+		Step: s.step, P: p, QNorm: a.QNorm, KNorm: a.KNorm, Q: q, KV: st.Hot,
 		Rows: s.shape.Rows, Heads: c.Heads, KVHeads: c.KVHeads, Dim: c.HeadDim, Rope: c.Rope.Dims, Eps: c.Eps,
 	})
-	y := s.scratch("attn_out", qk)
+	y, carry := shaders.NewAttentionOut("attn_out", s.shape.Rows, c.Heads, c.HeadDim)
 	s.g.Add("attn_core", &shaders.Attention{
-		Step: s.step, Q: q, P: p, K: st.K.View(), V: st.V.View(), Y: y, Carry: s.scratch("attn_carry", 2*c.Heads), F16: s.state.F16,
+		Step: s.step, Q: q, P: p, Hot: st.Hot, Cold: st.Cold, Y: y, Carry: carry,
 		Rows: s.shape.Rows, Heads: c.Heads, KVHeads: c.KVHeads, Dim: c.HeadDim, Scale: c.AttnScale,
 		MaxTokens: s.shape.Pages * shaders.PageTokens,
 	})
 	s.matmulAdd("attn_output", a.Out, y, s.x)
+}
+
+// EncodeGraph builds the step that re-encodes up to slots full pages into cold ones, in all attention layers: it
+// takes runs that have moves and no tokens. The state must have cold pages. It is a step of its own, as the step
+// that follows must find the pages where its page tables say.
+func (m *Model) EncodeGraph(slots int, st *State) *scheduler.Graph {
+	g := scheduler.NewGraph(shaders.StepShape{Seqs: slots, Moves: slots})
+	for i := range m.layers {
+		if kv := st.kv[i]; kv != nil {
+			g.Layer(i)
+			g.Add("kv_encode", &shaders.KVEncode{Step: g.Step.View(), Hot: kv.Hot, Cold: kv.Cold, Width: m.kvWidth(), Moves: slots})
+		}
+	}
+	return g
 }

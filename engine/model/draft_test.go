@@ -236,7 +236,7 @@ func (d *draft) logits() []float32 {
 // memory of the graph's buffers.
 func logits(t testing.TB, m *Model, tokens []int32, rows int, prepare func(*scheduler.Graph, shaders.HostMemory)) []float32 {
 	t.Helper()
-	st := m.NewState(1, 1, false)
+	st := m.NewState(StateShape{Slots: 1, Pages: 1, KV: shaders.KVF32})
 	g, out := m.Graph(shaders.StepShape{Rows: rows, Seqs: 1, Outs: rows, Pages: 1}, st, GraphOptions{Logits: true})
 	mem, err := weights.Map(m.Weights)
 	if err != nil {

@@ -44,7 +44,7 @@ func bindHostile(t *testing.T, data []byte, open func(string, []byte) (*gguf.Fil
 	if m.Layers < 1 || m.Layers > maxLayers || m.Layers != len(m.layers) || m.Layers != len(m.Recurrent) || m.Vocab < 1 {
 		t.Fatalf("accepted: %+v", m.Config)
 	}
-	st := m.NewState(1, 1, false)
+	st := m.NewState(StateShape{Slots: 1, Pages: 1, KV: shaders.KVF32})
 	g, out := m.Graph(shaders.StepShape{Rows: 2, Seqs: 1, Outs: 2, Pages: 1}, st, GraphOptions{Logits: true})
 	if err := g.Check(); err != nil {
 		t.Fatal(err)

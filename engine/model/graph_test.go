@@ -27,8 +27,12 @@ func TestGraphLowers(t *testing.T) {
 	}
 	for _, name := range graphFiles {
 		m := load(t, name).model()
-		for _, f16 := range []bool{false, true} {
-			st := m.NewState(4, 64, f16)
+		states := []StateShape{{Slots: 4, Pages: 64, KV: shaders.KVF32}, {Slots: 4, Pages: 64, KV: shaders.KVF16}}
+		if m.CheckKV(shaders.KVQ4_0) == nil {
+			states = append(states, StateShape{Slots: 4, Pages: 64, ColdPages: 64, KV: shaders.KVF16, ColdKV: shaders.KVQ4_0})
+		}
+		for _, state := range states {
+			st := m.NewState(state)
 			for _, rows := range buckets {
 				shape := shaders.StepShape{Rows: rows, Seqs: min(rows, 4), Outs: rows, Pages: 16}
 				g, out := m.Graph(shape, st, GraphOptions{Logits: true, TopK: 40})
@@ -41,8 +45,16 @@ func TestGraphLowers(t *testing.T) {
 				if g.Shape.Rope != m.Rope.Dims {
 					t.Errorf("%s: the step has room for rotations of %d, the model has %d", name, g.Shape.Rope, m.Rope.Dims)
 				}
+				nodes := g.Nodes
+				if st.ColdPages > 0 {
+					e := m.EncodeGraph(rows, st)
+					if err := e.Check(); err != nil {
+						t.Fatalf("%s, %d moves: %v", name, rows, err)
+					}
+					nodes = append(nodes, e.Nodes...)
+				}
 				for what, p := range profiles {
-					for _, n := range g.Nodes {
+					for _, n := range nodes {
 						ds, err := n.Op.Lower(p)
 						if err != nil || len(ds) == 0 {
 							t.Fatalf("%s, %d rows, %s: %s: %d dispatches, %v", name, rows, what, n.Label(), len(ds), err)
@@ -104,7 +116,7 @@ func touchedWords(v shaders.View, f func(i int64)) {
 func TestNoUnwrittenReads(t *testing.T) {
 	for _, name := range graphFiles {
 		m := load(t, name).model()
-		g, _ := m.Graph(shaders.StepShape{Rows: 4, Seqs: 2, Outs: 3, Pages: 1}, m.NewState(2, 2, false), GraphOptions{TopK: 1})
+		g, _ := m.Graph(shaders.StepShape{Rows: 4, Seqs: 2, Outs: 3, Pages: 1}, m.NewState(StateShape{Slots: 2, Pages: 2, KV: shaders.KVF32}), GraphOptions{TopK: 1})
 		written := map[*shaders.Buffer][]bool{}
 		for _, n := range g.Nodes {
 			for _, o := range n.Op.Operands() {
@@ -162,7 +174,7 @@ func TestStaleMemory(t *testing.T) {
 func TestGraphReadsAllWeights(t *testing.T) {
 	for _, name := range graphFiles {
 		m := load(t, name).model()
-		g, _ := m.Graph(shaders.StepShape{Rows: 1, Seqs: 1, Outs: 1, Pages: 1}, m.NewState(1, 1, true), GraphOptions{TopK: 1})
+		g, _ := m.Graph(shaders.StepShape{Rows: 1, Seqs: 1, Outs: 1, Pages: 1}, m.NewState(StateShape{Slots: 1, Pages: 1, KV: shaders.KVF16}), GraphOptions{TopK: 1})
 		read := map[*shaders.Buffer]bool{}
 		for _, b := range g.Buffers() {
 			read[b] = true
@@ -211,7 +223,7 @@ func TestOpCounts(t *testing.T) {
 		m := load(t, c.file).model()
 		for _, rows := range []int{1, 512} {
 			for _, opt := range []GraphOptions{{Logits: true}, {TopK: 1}, {Logits: true, TopK: 8}} {
-				g, _ := m.Graph(shaders.StepShape{Rows: rows, Seqs: 1, Outs: 1, Pages: 2}, m.NewState(1, 2, false), opt)
+				g, _ := m.Graph(shaders.StepShape{Rows: rows, Seqs: 1, Outs: 1, Pages: 2}, m.NewState(StateShape{Slots: 1, Pages: 2, KV: shaders.KVF32}), opt)
 				want := around
 				if opt.TopK > 0 {
 					want++

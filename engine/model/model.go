@@ -135,7 +135,7 @@ type GraphOptions struct {
 
 // Graph builds the ops of one step of at most the given shape over a state.
 func (m *Model) Graph(shape shaders.StepShape, st *State, opt GraphOptions) (*scheduler.Graph, Outputs) {
-	shape.Rope = m.Rope.Dims
+	shape.Rope, shape.Cold = m.Rope.Dims, st.ColdPages > 0
 	g := scheduler.NewGraph(shape)
 	s := &stepBuilder{g: g, c: &m.Config, shape: shape, step: g.Step.View(), state: st}
 	s.x = s.scratch("x", m.Embed)

@@ -149,7 +149,7 @@ func TestRopeDims(t *testing.T) {
 	d := load(t, "qwen35-f32")
 	d.set("rope.dimension_count", uint32(32))
 	m := d.model()
-	g, _ := m.Graph(shaders.StepShape{Rows: 1, Seqs: 1, Outs: 1, Pages: 1}, m.NewState(1, 1, false), GraphOptions{})
+	g, _ := m.Graph(shaders.StepShape{Rows: 1, Seqs: 1, Outs: 1, Pages: 1}, m.NewState(StateShape{Slots: 1, Pages: 1, KV: shaders.KVF32}), GraphOptions{})
 	if g.Shape.Rope != 32 || len(NewRope(m.Rope).Row(1)) != 32 {
 		t.Errorf("room for %d dimensions and rows of %d, want 32", g.Shape.Rope, len(NewRope(m.Rope).Row(1)))
 	}

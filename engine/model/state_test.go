@@ -37,7 +37,7 @@ func TestStateSizes(t *testing.T) {
 			Layers: c.layers, Recurrent: layerKinds(c.layers), KVHeads: c.kvHeads, HeadDim: 256,
 			KeyHeads: c.keyHeads, ValueHeads: c.valHead, StateDim: 128,
 		}
-		one := m.NewState(1, 1, true)
+		one := m.NewState(StateShape{Slots: 1, Pages: 1, KV: shaders.KVF16})
 		var s, conv, kv int64
 		for i, recurrent := range m.Recurrent {
 			if recurrent != (one.recurrent[i] != nil) || recurrent != (one.kv[i] == nil) {
@@ -47,10 +47,10 @@ func TestStateSizes(t *testing.T) {
 				s += one.recurrent[i].S.Size
 				conv += one.recurrent[i].Tail.Size
 			} else {
-				if one.kv[i].K.Size != one.kv[i].V.Size {
-					t.Errorf("%s: keys of %d bytes, values of %d", c.name, one.kv[i].K.Size, one.kv[i].V.Size)
+				if one.kv[i].Hot.K.Len != one.kv[i].Hot.V.Len {
+					t.Errorf("%s: keys of %d bytes, values of %d", c.name, one.kv[i].Hot.K.Len, one.kv[i].Hot.V.Len)
 				}
-				kv += one.kv[i].K.Size + one.kv[i].V.Size
+				kv += one.kv[i].Hot.K.Len + one.kv[i].Hot.V.Len
 			}
 		}
 		mib := func(n int64) float64 { return float64(n) / (1 << 20) }
@@ -64,10 +64,10 @@ func TestStateSizes(t *testing.T) {
 			t.Errorf("%s: %d bytes, its buffers have %d", c.name, got, s+conv+kv)
 		}
 		// Slots and pages multiply; float32 pages take twice the memory of halves.
-		if got, want := m.NewState(3, 5, false).Bytes(), 3*(s+conv)+5*2*kv; got != want {
+		if got, want := m.NewState(StateShape{Slots: 3, Pages: 5, KV: shaders.KVF32}).Bytes(), 3*(s+conv)+5*2*kv; got != want {
 			t.Errorf("%s: three slots and five pages take %d bytes, want %d", c.name, got, want)
 		}
-		if got := m.NewState(16, 4096, true).Bytes(); got != 16*(s+conv)+4096*kv {
+		if got := m.NewState(StateShape{Slots: 16, Pages: 4096, KV: shaders.KVF16}).Bytes(); got != 16*(s+conv)+4096*kv {
 			t.Errorf("%s: 16 sequences of a million tokens take %d bytes", c.name, got)
 		}
 	}
@@ -76,7 +76,7 @@ func TestStateSizes(t *testing.T) {
 // Buffers are listed in the order of layers, each once, as state.
 func TestStateBuffers(t *testing.T) {
 	m := Config{Recurrent: []bool{true, false, false, true}, KVHeads: 1, HeadDim: 2, KeyHeads: 1, ValueHeads: 1, StateDim: 2}
-	st := m.NewState(1, 1, false)
+	st := m.NewState(StateShape{Slots: 1, Pages: 1, KV: shaders.KVF32})
 	var got []string
 	for _, b := range st.Buffers() {
 		if b.Kind != shaders.State {
@@ -88,7 +88,7 @@ func TestStateBuffers(t *testing.T) {
 	if fmt.Sprint(got) != want {
 		t.Errorf("%v, want %s", got, want)
 	}
-	if st.Slots != 1 || st.Pages != 1 || st.F16 {
+	if st.Slots != 1 || st.Pages != 1 || st.KV != shaders.KVF32 {
 		t.Errorf("%+v", *st)
 	}
 }

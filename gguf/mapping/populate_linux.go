@@ -19,19 +19,32 @@ func Available() int64 {
 	if err != nil {
 		return -1
 	}
-	n := available(info)
+	return inContainer(memory(info, "MemAvailable:"))
+}
+
+// Total returns the bytes of memory that Available is a part of, or -1 when it cannot tell.
+func Total() int64 {
+	info, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return -1
+	}
+	return inContainer(memory(info, "MemTotal:"))
+}
+
+// inContainer bounds n, if it is known, by the container's limit.
+func inContainer(n int64) int64 {
 	if limit, err := os.ReadFile("/sys/fs/cgroup/memory.max"); err == nil && n >= 0 {
-		if max, err := strconv.ParseInt(string(bytes.TrimSpace(limit)), 10, 64); err == nil {
-			n = min(n, max)
+		if most, err := strconv.ParseInt(string(bytes.TrimSpace(limit)), 10, 64); err == nil {
+			return min(n, most)
 		}
 	}
 	return n
 }
 
-// available finds MemAvailable, in kB, in the text of /proc/meminfo.
-func available(meminfo []byte) int64 {
+// memory finds a value, in kB, in the text of /proc/meminfo.
+func memory(meminfo []byte, name string) int64 {
 	for line := range bytes.Lines(meminfo) {
-		rest, ok := bytes.CutPrefix(line, []byte("MemAvailable:"))
+		rest, ok := bytes.CutPrefix(line, []byte(name))
 		if !ok {
 			continue
 		}

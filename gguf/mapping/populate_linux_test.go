@@ -58,7 +58,7 @@ func TestAvailable(t *testing.T) {
 		{"MemAvailable: 99999999999999999999 kB\n", -1},
 		{"MemAvailable: -5 kB\n", -1},
 	} {
-		if got := available([]byte(c.text)); got != c.want {
+		if got := memory([]byte(c.text), "MemAvailable:"); got != c.want {
 			t.Errorf("%q: %d, want %d", c.text, got, c.want)
 		}
 	}

@@ -3,6 +3,7 @@
 package kerneltest
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -24,6 +25,8 @@ type Case struct {
 	Ops   []shaders.Op
 	Fill  map[*shaders.Buffer][]byte // the step buffer among them; what is not filled is zero
 	Check []Check
+	// Same lists pairs of ranges that must be equal bit for bit after the ops on a device.
+	Same [][2]shaders.View
 	// Few runs the case once for each device and scheme, for kernels that differ from tested ones only in what
 	// neither the floor profile nor the way lanes reduce has to do with: compiling them takes most of the time.
 	Few bool
@@ -229,6 +232,19 @@ func (c Case) run(t *testing.T, g *scheduler.Graph, r rig, want shaders.HostMemo
 		}
 		if err := k.compare(got, want.Bytes(k.View)); err != nil {
 			t.Errorf("check %d, %s: %v", i, k.View.Buf.Name, err)
+		}
+	}
+	for _, pair := range c.Same {
+		var data [2][]byte
+		for i, v := range pair {
+			data[i] = shaders.AlignedBytes(v.Len)
+			if err := r.die.Download(v, data[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !bytes.Equal(data[0], data[1]) {
+			t.Errorf("%s at %d and %s at %d: %v and %v", pair[0].Buf.Name, pair[0].Off, pair[1].Buf.Name, pair[1].Off,
+				shaders.Floats(data[0]), shaders.Floats(data[1]))
 		}
 	}
 }

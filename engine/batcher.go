@@ -1,0 +1,351 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/calderaml/caldera/engine/batch"
+	"github.com/calderaml/caldera/engine/kv"
+	"github.com/calderaml/caldera/engine/model"
+	"github.com/calderaml/caldera/engine/sample"
+)
+
+// A batcher runs requests side by side. One goroutine forms steps of all that are live, feeds prompts in chunks beside
+// decoding, draws tokens and takes snapshots between steps. Sequences join and leave between steps.
+type batcher struct {
+	e      *Engine
+	former batch.Former
+	wake   chan struct{} // something has changed
+
+	mu     sync.Mutex
+	queue  []*job // waiting for a seat, the first come first
+	closed bool
+	refuse bool          // there is no memory for more
+	last   int           // id
+	done   chan struct{} // closed when the goroutine has ended; nil before it runs
+
+	relief *relief
+	live   []*job // of the goroutine alone, as is all below
+	jobs   []batch.Job
+	parts  []part
+	top    []byte
+	cand   []Candidate
+	row    []float32
+	ids    []int32
+	logit  []float32
+}
+
+func newBatcher(e *Engine) (*batcher, error) {
+	b := &batcher{
+		e: e, wake: make(chan struct{}, 1),
+		former: batch.Former{MaxRows: e.cfg.Batch, MaxSeqs: e.state.Slots, MaxLatency: e.cfg.MaxLatency},
+	}
+	var err error
+	b.relief, err = e.newRelief()
+	return b, err
+}
+
+// poke makes the goroutine look around.
+func (b *batcher) poke() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// submit puts a job into the queue. One for which a slot is free passes through it and does not count as waiting.
+func (b *batcher) submit(j *job) error {
+	b.e.mu.Lock()
+	free := max(0, b.e.pool.Live()-b.e.pool.Reserved().Slots)
+	b.e.mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return ErrClosed
+	}
+	if b.refuse {
+		return fmt.Errorf("%w: there is not enough memory for more requests", ErrBusy)
+	}
+	if n := len(b.queue); n >= b.e.cfg.Queue+free {
+		return fmt.Errorf("%w: %d requests are waiting already", ErrBusy, n)
+	}
+	b.last++
+	j.id = b.last
+	b.queue = append(b.queue, j)
+	context.AfterFunc(j.ctx, b.poke)
+	if b.done == nil {
+		b.done = make(chan struct{})
+		go b.run()
+	}
+	b.poke()
+	return nil
+}
+
+// close ends all requests with ErrClosed and waits for the goroutine.
+func (b *batcher) close() {
+	b.mu.Lock()
+	b.closed = true
+	done := b.done
+	b.mu.Unlock()
+	if done != nil {
+		b.poke()
+		<-done
+	}
+}
+
+func (b *batcher) run() {
+	defer close(b.done)
+	for {
+		b.mu.Lock()
+		closed := b.closed
+		b.mu.Unlock()
+		if closed {
+			break
+		}
+		b.drop()
+		b.relieve()
+		if !b.relief.limits.Queue {
+			b.admit()
+		}
+		b.restore()
+		if !b.step() {
+			b.wait()
+		}
+	}
+	b.mu.Lock()
+	all := append(slices.Clone(b.live), b.queue...)
+	b.queue = nil
+	b.mu.Unlock()
+	for _, j := range all {
+		b.end(j, ErrClosed)
+	}
+}
+
+// wait waits until something has changed. What was given up under memory pressure is taken back also while nothing runs.
+func (b *batcher) wait() {
+	if climbed, _ := b.relief.ladder.Steps(); climbed == 0 && !b.relief.todo {
+		<-b.wake
+		return
+	}
+	select {
+	case <-b.wake:
+	case <-time.After(observeEvery):
+	}
+}
+
+// end ends a job and gives back what it holds.
+func (b *batcher) end(j *job, err error) {
+	if i := slices.Index(b.live, j); i >= 0 {
+		b.live = slices.Delete(b.live, i, i+1)
+	}
+	if j.seq != nil {
+		j.forget()
+		b.e.mu.Lock()
+		b.e.unseat(j.seq)
+		b.e.mu.Unlock()
+	}
+	j.end(err)
+}
+
+// drop ends the jobs whose context has ended.
+func (b *batcher) drop() {
+	b.mu.Lock()
+	var gone []*job
+	b.queue = slices.DeleteFunc(b.queue, func(j *job) bool {
+		if j.ctx.Err() != nil {
+			gone = append(gone, j)
+			return true
+		}
+		return false
+	})
+	b.mu.Unlock()
+	for _, j := range b.live {
+		if j.ctx.Err() != nil {
+			gone = append(gone, j)
+		}
+	}
+	for _, j := range gone {
+		b.end(j, j.cause())
+	}
+}
+
+// admit seats jobs in the order in which they came. None overtakes another, or a large one might wait for ever.
+func (b *batcher) admit() {
+	for {
+		b.mu.Lock()
+		if len(b.queue) == 0 {
+			b.mu.Unlock()
+			return
+		}
+		j := b.queue[0]
+		b.mu.Unlock()
+		b.e.mu.Lock()
+		seq, err := b.e.seat(j.most)
+		b.e.mu.Unlock()
+		if errors.Is(err, kv.ErrFull) {
+			return
+		}
+		b.mu.Lock()
+		b.queue = slices.Delete(b.queue, 0, 1)
+		b.mu.Unlock()
+		if err != nil {
+			b.end(j, err)
+			continue
+		}
+		j.seq, j.seated = seq, time.Now()
+		j.result.Queued = j.seated.Sub(j.accepted)
+		b.live = append(b.live, j)
+		b.e.lookUp(j)
+	}
+}
+
+// restore puts what the cache has found for jobs into their sequences.
+func (b *batcher) restore() {
+	for _, j := range slices.Clone(b.live) {
+		if j.found == nil {
+			continue
+		}
+		select {
+		case m := <-j.found:
+			j.found = nil
+			if err := b.e.resume(j, m); err != nil {
+				b.end(j, err)
+			}
+		default:
+		}
+	}
+}
+
+// form chooses what to run next.
+func (b *batcher) form() []part {
+	b.jobs = b.jobs[:0]
+	for _, j := range b.live {
+		if j.found != nil {
+			continue
+		}
+		n := len(j.seq.tokens)
+		x := batch.Job{ID: j.id, Prompt: j.prompt(), Cut: b.e.pool.Policy().Cut(n)}
+		x.Decoding = x.Prompt == 0
+		if len(j.points) > 0 {
+			x.Cut = min(x.Cut, j.points[0]-n)
+		}
+		b.jobs = append(b.jobs, x)
+	}
+	b.former.MaxRows, b.former.MaxSeqs = b.e.cfg.Batch, b.e.state.Slots
+	b.parts = b.parts[:0]
+	for _, x := range b.former.Next(b.jobs) {
+		j := b.job(x.ID)
+		p := part{seq: j.seq, tokens: j.pending()[:x.Tokens]}
+		if x.Tokens == len(j.pending()) {
+			p.outs = []int{x.Tokens - 1}
+		}
+		b.parts = append(b.parts, p)
+	}
+	return b.parts
+}
+
+// job returns the live job of an id, or of a sequence.
+func (b *batcher) job(id int) *job {
+	return b.live[slices.IndexFunc(b.live, func(j *job) bool { return j.id == id })]
+}
+
+// step runs one step and does what comes of it. It returns false if there is nothing to run.
+func (b *batcher) step() bool {
+	e := b.e
+	e.mu.Lock()
+	parts := b.form()
+	if len(parts) == 0 {
+		e.mu.Unlock()
+		return false
+	}
+	jobs := make([]*job, len(parts))
+	rows, opt := 0, model.GraphOptions{}
+	for i, p := range parts {
+		jobs[i] = b.live[slices.IndexFunc(b.live, func(j *job) bool { return j.seq == p.seq })]
+		rows += len(p.tokens)
+		if len(p.outs) == 0 {
+			continue
+		}
+		if k := jobs[i].smp.CandidatesNeeded(); k > 0 {
+			opt.TopK = max(opt.TopK, bucket(k))
+		} else {
+			opt.Logits = true
+		}
+	}
+	if opt == (model.GraphOptions{}) {
+		opt.TopK = 1 // nobody wants logits; the plan of greedy steps serves
+	}
+	start := time.Now()
+	p, _, err := e.step(parts, e.outs(bucket(rows)), opt)
+	if err != nil {
+		e.mu.Unlock()
+		for _, j := range jobs {
+			b.end(j, err)
+		}
+		return true
+	}
+	now := time.Now()
+	b.former.Done(rows, now.Sub(start))
+	errs := make([]error, len(jobs))
+	ended := make([]bool, len(jobs))
+	out := 0
+	for i, j := range jobs {
+		j.result.Processed += min(len(parts[i].tokens), max(0, len(j.req.Prompt)-(len(j.seq.tokens)-len(parts[i].tokens))))
+		if len(parts[i].outs) == 0 {
+			continue
+		}
+		var id int32
+		if id, errs[i] = b.draw(j.smp, p, out); errs[i] == nil {
+			ended[i] = j.drawn(e, id, now)
+		}
+		out++
+	}
+	for i, j := range jobs {
+		if errs[i] == nil {
+			e.keep(j, ended[i])
+		}
+	}
+	e.mu.Unlock()
+	for i, j := range jobs {
+		if ended[i] || errs[i] != nil {
+			b.end(j, errs[i])
+		}
+	}
+	return true
+}
+
+// draw chooses a token from a row of a step's results, from the device's best candidates where those suffice.
+func (b *batcher) draw(smp *sample.Sampler, p *planned, row int) (id int32, err error) {
+	k := smp.CandidatesNeeded()
+	if k == 0 {
+		if b.row, err = p.readLogits(row, b.row); err != nil {
+			return 0, err
+		}
+		id, err = smp.Sample(b.row)
+		return id, explain(err)
+	}
+	if b.cand, err = p.readTop(row, k, b.cand[:0], &b.top, b.e.model.Vocab); err != nil {
+		return 0, err
+	}
+	if len(b.cand) == 0 {
+		return 0, errors.New("the model gave no usable logits")
+	}
+	b.ids, b.logit = b.ids[:0], b.logit[:0]
+	for _, c := range b.cand {
+		b.ids, b.logit = append(b.ids, c.ID), append(b.logit, c.Logit)
+	}
+	id, err = smp.SampleTop(b.ids, b.logit)
+	return id, explain(err)
+}
+
+// explain says what logits that cannot be sampled mean.
+func explain(err error) error {
+	if errors.Is(err, sample.ErrNaN) || errors.Is(err, sample.ErrInfinite) || errors.Is(err, sample.ErrNoCandidates) {
+		return fmt.Errorf("the model's logits are not finite, its file may be damaged (caldera verify tells the device's part): %w", err)
+	}
+	return err
+}

@@ -1,0 +1,46 @@
+package engine
+
+import (
+	"fmt"
+
+	"github.com/calderaml/caldera/engine/kv"
+)
+
+// Held says what sequences and requests hold, in words; empty if nothing.
+func Held(e *Engine) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if n := len(e.seqs); n > 0 {
+		return fmt.Sprintf("%d sequences have seats", n)
+	}
+	if x := e.pool.Reserved(); x != (kv.Need{}) {
+		return fmt.Sprintf("%+v is reserved", x)
+	}
+	if x := e.pool.InUse(); x != (kv.Need{}) {
+		return fmt.Sprintf("%+v is in use", x)
+	}
+	e.batcher.mu.Lock()
+	defer e.batcher.mu.Unlock()
+	if n := len(e.batcher.queue); n > 0 {
+		return fmt.Sprintf("%d requests wait", n)
+	}
+	if e.cache != nil {
+		if s := e.cache.Stats(); s.Pinned > 0 {
+			return fmt.Sprintf("%d snapshots are pinned", s.Pinned)
+		}
+	}
+	return ""
+}
+
+// NextToken waits for a token of a stream and takes it. It returns false at the end.
+func NextToken(s *Stream) (Token, bool) {
+	t, ok, _ := s.next()
+	return t, ok
+}
+
+// Delivered is how many tokens of a stream wait to be read.
+func Delivered(s *Stream) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.tokens) - s.taken
+}

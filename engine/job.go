@@ -1,0 +1,150 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/calderaml/caldera/engine/prefix"
+	"github.com/calderaml/caldera/engine/sample"
+)
+
+// A job is a request while it is in the engine. The batcher's goroutine owns it once it has a seat.
+type job struct {
+	id     int
+	req    Request
+	most   int // tokens of the sequence at most
+	ctx    context.Context
+	cause  func() error
+	stream *Stream
+	smp    *sample.Sampler
+	text   decoder
+
+	seq    *sequence
+	found  chan *prefix.Match // what the cache has, once it has been looked up
+	points []int              // where to capture, ascending, those passed removed
+	next   []int32            // the last token drawn, which is to be fed
+
+	result                      Result
+	accepted, seated, first, at time.Time // of acceptance, of the seat, of the first and of the last token
+}
+
+// decoder turns tokens into text.
+type decoder interface {
+	Push(id int32) string
+	Flush() string
+}
+
+// newJob checks a request.
+func (e *Engine) newJob(ctx context.Context, r Request) (*job, error) {
+	switch n := len(r.Prompt); {
+	case r.MaxTokens < 0:
+		return nil, fmt.Errorf("a limit of %d tokens", r.MaxTokens)
+	case n == 0:
+		return nil, errors.New("the prompt has no tokens")
+	case n > e.cfg.Context:
+		return nil, fmt.Errorf("%w: the prompt has %d tokens, %d more than the context of %d; open the model with a larger context (up to %d)",
+			ErrContextFull, n, n-e.cfg.Context, e.cfg.Context, e.model.Context)
+	}
+	if err := e.checkTokens(r.Prompt); err != nil {
+		return nil, err
+	}
+	smp, err := sample.New(r.Sample)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range r.Prompt {
+		smp.Accept(t)
+	}
+	j := &job{req: r, smp: smp, text: noText{}, most: e.cfg.Context, accepted: time.Now(), next: make([]int32, 0, 1)}
+	if r.MaxTokens > 0 {
+		// The last token is drawn and not fed.
+		j.most = min(j.most, len(r.Prompt)+r.MaxTokens-1)
+	}
+	e.mu.Lock()
+	err = e.pool.Check(j.most)
+	e.mu.Unlock()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w; ask for fewer tokens or open the model with more memory", ErrContextFull, err)
+	}
+	if e.tok != nil {
+		j.text = e.tok.NewStreamDecoder()
+	}
+	own, cancel := context.WithCancelCause(ctx)
+	j.ctx, j.cause = own, func() error { return context.Cause(own) }
+	j.stream = newStream(cancel)
+	j.result.PromptTokens = len(r.Prompt)
+	return j, nil
+}
+
+// prompt is how many tokens of the prompt have not been fed.
+func (j *job) prompt() int { return max(0, len(j.req.Prompt)-len(j.seq.tokens)) }
+
+// pending are the tokens that can be fed.
+func (j *job) pending() []int32 {
+	if n := len(j.seq.tokens); n < len(j.req.Prompt) {
+		return j.req.Prompt[n:]
+	}
+	return j.next
+}
+
+// drawn takes in a token and reports whether the job has ended.
+func (j *job) drawn(e *Engine, id int32, now time.Time) bool {
+	r := &j.result
+	if r.Tokens == 0 && j.first.IsZero() {
+		j.first = now
+		r.PromptTime = now.Sub(j.seated)
+	} else {
+		r.LongestGap = max(r.LongestGap, now.Sub(j.at))
+	}
+	j.at = now
+	if !j.req.IgnoreEOG && e.tok != nil && e.tok.IsEOG(id) {
+		r.Reason = ReasonStop
+		return true
+	}
+	j.smp.Accept(id)
+	r.Tokens++
+	j.stream.push(Token{ID: id, Text: j.text.Push(id)})
+	switch {
+	case j.req.MaxTokens > 0 && r.Tokens == j.req.MaxTokens:
+		r.Reason = ReasonLength
+		return true
+	case len(j.seq.tokens) >= e.cfg.Context:
+		r.Reason = ReasonContext
+		return true
+	}
+	j.next = append(j.next[:0], id)
+	return false
+}
+
+// end delivers the job's result.
+func (j *job) end(err error) {
+	r := &j.result
+	now := time.Now()
+	switch {
+	case j.seated.IsZero():
+		r.Queued = now.Sub(j.accepted)
+	case !j.first.IsZero():
+		r.Time = now.Sub(j.first)
+	default:
+		r.PromptTime = now.Sub(j.seated)
+	}
+	if err != nil {
+		r.Reason = ReasonError
+		if j.ctx.Err() != nil && errors.Is(err, j.cause()) {
+			r.Reason = ReasonCancelled
+		}
+	}
+	if tail := j.text.Flush(); tail != "" {
+		j.stream.push(Token{ID: -1, Text: tail})
+	}
+	j.stream.end(*r, err)
+	j.stream.cancel(nil)
+}
+
+// noText stands in for a decoder where a model has no vocabulary.
+type noText struct{}
+
+func (noText) Push(int32) string { return "" }
+func (noText) Flush() string     { return "" }

@@ -1,0 +1,127 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/calderaml/caldera/engine/ladder"
+	"github.com/calderaml/caldera/gguf/mapping"
+	"github.com/calderaml/caldera/vk"
+)
+
+// coldest lists the types of KV cache from the warmest to the coldest.
+var coldest = []string{"f32", "f16", "q8_0", "q4_0"}
+
+// observeEvery is how often memory is looked at.
+const observeEvery = 250 * time.Millisecond
+
+// relief gives things up under memory pressure, and takes them back. It belongs to the batcher's goroutine.
+type relief struct {
+	ladder *ladder.Ladder
+	limits ladder.Limits
+	last   time.Time // of observation
+	// start is what the engine was opened with.
+	kv    []string
+	slots int
+	batch int
+	todo  bool // the engine has not the shape that the limits ask for
+	was   string
+}
+
+// newRelief sets the ladder up from the engine's shape.
+func (e *Engine) newRelief() (*relief, error) {
+	r := &relief{slots: e.cfg.Slots, batch: e.cfg.Batch}
+	for _, f := range coldest[slices.Index(coldest, e.cfg.KV):] {
+		// F32 is asked for by those who compare numbers.
+		if f == e.cfg.KV || e.cfg.KV != "f32" && e.model.CheckKV(formatOf(f)) == nil {
+			r.kv = append(r.kv, f)
+		}
+	}
+	var err error
+	r.ladder, err = ladder.New(ladder.Config{
+		Slots: r.slots, Formats: r.kv, Chunk: r.batch, SnapshotBytes: e.cfg.CacheRAM,
+		Settle: e.cfg.settle, Urgent: e.cfg.settle, Calm: e.cfg.settle, MaxCalm: 4 * e.cfg.settle,
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.limits = r.ladder.Limits()
+	return r, nil
+}
+
+// memory reads how much memory is left.
+func (e *Engine) memoryPressure() ladder.Pressure {
+	if e.cfg.pressure != nil {
+		return e.cfg.pressure()
+	}
+	var p ladder.Pressure
+	if e.die != nil && !e.Software() {
+		local := e.die.Device.Info().HeapFor(vk.DeviceLocal)
+		for i, h := range e.die.Device.Heaps() {
+			if i == local && h.Budget > 0 {
+				p = append(p, ladder.Reading{Source: ladder.Device, Used: h.Usage, Limit: h.Budget, Available: -1})
+			}
+		}
+	}
+	if limit := e.cfg.MemoryLimit; limit > 0 {
+		used := e.MemoryInUse().Own()
+		if e.cache != nil {
+			used += e.cache.Stats().RAMBytes
+		}
+		p = append(p, ladder.Reading{Source: ladder.Own, Used: used, Limit: limit, Available: -1})
+	}
+	return append(p, ladder.Reading{Source: ladder.Host, Used: -1, Limit: mapping.Total(), Available: availableMemory()})
+}
+
+// relieve looks at memory now and then, and does what the ladder says. No step is in flight.
+func (b *batcher) relieve() {
+	r, e := b.relief, b.e
+	now := time.Now()
+	if now.Sub(r.last) >= observeEvery || e.cfg.pressure != nil {
+		r.last = now
+		e.mu.Lock()
+		p := e.memoryPressure()
+		e.mu.Unlock()
+		limits, events := r.ladder.Observe(now, p)
+		for _, ev := range events {
+			e.warn(fmt.Errorf("%v", ev))
+		}
+		if len(events) > 0 {
+			r.limits, r.todo = limits, true
+			b.mu.Lock()
+			b.refuse = limits.Refuse
+			b.mu.Unlock()
+		}
+	}
+	if !r.todo {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	l := r.limits
+	if e.cache != nil {
+		e.cache.Resize(l.SnapshotBytes)
+	}
+	e.pool.SetLive(l.Slots)
+	if kv := r.kv[l.Cold]; e.cfg.Slots != l.Slots || e.cfg.Batch != l.Chunk || e.cfg.KV != kv {
+		switch err := e.reshape(l.Slots, l.Chunk, kv); {
+		case errors.Is(err, ErrBusy):
+			return // again when a sequence has ended
+		case errors.Is(err, ErrDoesNotFit):
+			// On the way down there may not be room yet for what was given up; it is tried again at the next change.
+		case err != nil:
+			e.warn(fmt.Errorf("giving memory back: %w", err))
+		}
+		e.pool.SetLive(l.Slots)
+	}
+	r.todo = false
+}
+
+// warn tells whoever wants to know.
+func (e *Engine) warn(err error) {
+	if e.cfg.Warn != nil {
+		e.cfg.Warn(err)
+	}
+}

@@ -1,0 +1,130 @@
+package engine
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/calderaml/caldera/engine/kv"
+	"github.com/calderaml/caldera/engine/model"
+	"github.com/calderaml/caldera/engine/state"
+	"github.com/calderaml/caldera/shaders"
+)
+
+// A sequence is tokens that have been fed and where their state is. Its state is for exactly these tokens, or failed
+// says why it is unknown.
+type sequence struct {
+	seat   *kv.Seat
+	tokens []int32
+	failed error
+	// last is the snapshot whose pages the next one may share.
+	last *state.Snapshot
+}
+
+// seat makes a sequence of at most n tokens. It fails with kv.ErrFull or kv.ErrNever.
+func (e *Engine) seat(n int) (*sequence, error) {
+	if e.plans == nil {
+		return nil, ErrClosed
+	}
+	s, err := e.pool.Seat(n)
+	if err != nil {
+		return nil, err
+	}
+	seq := &sequence{seat: s}
+	e.seqs[seq] = struct{}{}
+	return seq, nil
+}
+
+// unseat gives back what a sequence holds.
+func (e *Engine) unseat(seq *sequence) {
+	seq.seat.Close()
+	delete(e.seqs, seq)
+}
+
+// reset forgets every token.
+func (s *sequence) reset() {
+	s.seat.Clear()
+	s.tokens, s.failed, s.last = s.tokens[:0], nil, nil
+}
+
+// A part is a sequence's share of a step: tokens that follow those it has, at most as many as its seat's policy allows
+// in one run, and which of them want logits.
+type part struct {
+	seq    *sequence
+	tokens []int32
+	outs   []int
+}
+
+// step runs parts as one step: all of it or, with an error, an unknown share, after which the sequences are failed.
+// Rows of results are those of the parts' outs in order; they last until the next step. e.mu is held.
+func (e *Engine) step(parts []part, outs int, opt model.GraphOptions) (p *planned, waited time.Duration, err error) {
+	rows := 0
+	for _, x := range parts {
+		if x.seq.failed != nil {
+			return nil, 0, fmt.Errorf("an earlier step failed and left the sequence in an unknown state; reset it: %w", x.seq.failed)
+		}
+		rows += len(x.tokens)
+	}
+	if p, err = e.plan(planKey{rows: bucket(rows), outs: outs, opt: opt}); err != nil {
+		return nil, 0, err
+	}
+	defer func() {
+		if ierr := e.intact(); ierr != nil {
+			err = ierr // whatever else came of it
+		}
+		for _, x := range parts {
+			if err != nil {
+				// The step may have run, in whole or in part: its state cannot be gone on from.
+				x.seq.failed = err
+			} else {
+				x.seq.tokens = append(x.seq.tokens, x.tokens...)
+			}
+		}
+	}()
+	if err := e.encodePages(parts); err != nil {
+		return nil, 0, err
+	}
+	runs := make([]shaders.Run, len(parts))
+	for i, x := range parts {
+		pos := len(x.seq.tokens)
+		runs[i] = shaders.Run{
+			Slot: x.seq.seat.Slot(), Pos: pos, Tokens: x.tokens, Pages: x.seq.seat.Pages(), Fresh: pos == 0, Outs: x.outs,
+		}
+	}
+	waited, err = p.runner.Run(runs, e.rope)
+	return p, waited, err
+}
+
+// encodePages gives parts the pages they need, after pages that have turned cold have been re-encoded.
+func (e *Engine) encodePages(parts []part) error {
+	var moving []*kv.Seat
+	var runs []shaders.Run
+	for again := true; again; {
+		again, moving, runs = false, moving[:0], runs[:0]
+		for _, x := range parts {
+			pos := len(x.seq.tokens)
+			m, move, err := x.seq.seat.Grow(pos, pos+len(x.tokens))
+			if err != nil {
+				return err
+			}
+			if move {
+				moving = append(moving, x.seq.seat)
+				runs = append(runs, shaders.Run{Moves: []shaders.PageMove{{Hot: m.Hot, Cold: m.Cold}}})
+			}
+		}
+		if len(moving) == 0 {
+			return nil
+		}
+		p, err := e.plan(planKey{encode: true})
+		if err != nil {
+			return err
+		}
+		if _, err := p.runner.Run(runs, e.rope); err != nil {
+			return fmt.Errorf("re-encoding pages of the KV cache: %w", err)
+		}
+		for _, s := range moving {
+			s.Moved()
+		}
+		again = true
+	}
+	return nil
+}
