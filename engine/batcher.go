@@ -108,9 +108,7 @@ func (b *batcher) run() {
 		}
 		b.drop()
 		b.relieve()
-		if !b.relief.limits.Queue {
-			b.admit()
-		}
+		b.admit()
 		b.restore()
 		if !b.step() {
 			b.wait()
@@ -125,15 +123,14 @@ func (b *batcher) run() {
 	}
 }
 
-// wait waits until something has changed. What was given up under memory pressure is taken back also while nothing runs.
+// wait waits until something has changed, or until it is time to look at memory again: snapshots are held, and what was
+// given up is taken back, also while nothing runs.
 func (b *batcher) wait() {
-	if climbed, _ := b.relief.ladder.Steps(); climbed == 0 && !b.relief.todo {
-		<-b.wake
-		return
-	}
+	t := time.NewTimer(idleEvery)
+	defer t.Stop()
 	select {
 	case <-b.wake:
-	case <-time.After(observeEvery):
+	case <-t.C:
 	}
 }
 
@@ -173,9 +170,10 @@ func (b *batcher) drop() {
 	}
 }
 
-// admit seats jobs in the order in which they came. None overtakes another, or a large one might wait for ever.
+// admit seats jobs in the order in which they came. None overtakes another, or a large one might wait for ever. However
+// little memory there is, one sequence runs: waiting alone frees nothing.
 func (b *batcher) admit() {
-	for {
+	for !b.relief.limits.Queue || len(b.live) == 0 {
 		b.mu.Lock()
 		if len(b.queue) == 0 {
 			b.mu.Unlock()
@@ -279,7 +277,7 @@ func (b *batcher) step() bool {
 	if opt == (model.GraphOptions{}) {
 		opt.TopK = 1 // nobody wants logits; the plan of greedy steps serves
 	}
-	start := time.Now()
+	start, plans := time.Now(), len(e.plans)
 	p, _, err := e.step(parts, e.outs(bucket(rows)), opt)
 	if err != nil {
 		e.mu.Unlock()
@@ -289,7 +287,9 @@ func (b *batcher) step() bool {
 		return true
 	}
 	now := time.Now()
-	b.former.Done(rows, now.Sub(start))
+	if len(e.plans) == plans { // else a plan was made, which says nothing of the next step
+		b.former.Done(rows, now.Sub(start))
+	}
 	errs := make([]error, len(jobs))
 	ended := make([]bool, len(jobs))
 	out := 0

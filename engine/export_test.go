@@ -44,3 +44,10 @@ func Delivered(s *Stream) int {
 	defer s.mu.Unlock()
 	return len(s.tokens) - s.taken
 }
+
+// Ended reports whether a request has ended.
+func Ended(s *Stream) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended
+}

@@ -111,11 +111,15 @@ type MemoryPool struct {
 	Size      int64  `json:"size"`      // -1 unknown
 	Available int64  `json:"available"` // -1 unknown
 	Source    string `json:"source"`    // where Available is from
+	Margin    int64  `json:"margin"`    // of Available, to be left alone: below it there is memory pressure
 	Needed    int64  `json:"needed"`
 }
 
 // fits reports whether what is needed is there. What is unknown is taken for enough.
-func (p MemoryPool) fits() bool { return p.Available < 0 || p.Needed <= p.Available }
+func (p MemoryPool) fits() bool { return p.Available < 0 || p.Needed <= p.room() }
+
+// room is what can be taken, if it is known.
+func (p MemoryPool) room() int64 { return max(0, p.Available-p.Margin) }
 
 // PlanMemory computes what opening a model with a configuration would take, and whether that fits. It reads the
 // model's header and the properties of the devices, and allocates nothing of what it counts.
@@ -240,8 +244,12 @@ func (m *MemoryPlan) Refusal() error {
 			ErrDoesNotFit, m.Model, m.Slots, m.Context, m.KV.Pages, m.Slots, m.KV.MaxPages, m.State.MaxSlots, largest, strings.Join(m.Advice, ", or "))
 	}
 	x := m.Pools[i]
-	return fmt.Errorf("%w: %s with a context of %d needs %s of the %s and %s is available (%s); %s; it would help: %s",
-		ErrDoesNotFit, m.Model, m.Context, FormatBytes(x.Needed), x.Name, FormatBytes(x.Available), m.parts(), largest, strings.Join(m.Advice, ", or "))
+	left := ""
+	if x.Margin > 0 {
+		left = fmt.Sprintf(", of which %s stay free", FormatBytes(x.Margin))
+	}
+	return fmt.Errorf("%w: %s with a context of %d needs %s of the %s and %s is available%s (%s); %s; it would help: %s",
+		ErrDoesNotFit, m.Model, m.Context, FormatBytes(x.Needed), x.Name, FormatBytes(x.Available), left, m.parts(), largest, strings.Join(m.Advice, ", or "))
 }
 
 // Resident is what is needed once the model is loaded.

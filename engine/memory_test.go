@@ -117,7 +117,7 @@ func TestDoesNotFit(t *testing.T) {
 	if !errors.Is(got.Refusal(), engine.ErrDoesNotFit) {
 		t.Errorf("the refusal is %v", got.Refusal())
 	}
-	for _, part := range []string{engine.FormatBytes(available), fmt.Sprintf("--ctx %d", got.MaxContext), "KV ", "--kv q8_0"} {
+	for _, part := range []string{engine.FormatBytes(available), fmt.Sprintf("--ctx %d", got.MaxContext), "KV ", "--ctx"} {
 		if !strings.Contains(got.Refusal().Error(), part) {
 			t.Errorf("the refusal does not name %s: %v", part, got.Refusal())
 		}
@@ -213,21 +213,22 @@ func TestSharedPages(t *testing.T) {
 	if all.KV.Contexts != 16 || all.KV.Pages != 16*8 || len(all.Notes) > 0 {
 		t.Errorf("%+v, notes %q", all.KV, all.Notes)
 	}
-	context := all.KV.Bytes / 16
+	// What is needed beside pages and slots, with the part of a limit that stays free.
+	context, rest := all.KV.Bytes/16, all.Needed-all.KV.Bytes-all.State.Bytes
 	for _, x := range []struct {
-		without            int64 // bytes fewer than would be needed
-		slots, least, most int   // sequences, pages
+		limit              int64
+		slots, least, most int // sequences, pages
 	}{
-		{13*context + context/2, 16, 18, 20},
-		{15*context + context/8 + 7*all.State.SlotBytes, 8, 8, 10},
+		{(rest + 16*all.State.SlotBytes + 5*context/2) * 20 / 19, 16, 18, 21},
+		{(rest + 8*all.State.SlotBytes + 9*context/8) * 20 / 19, 8, 8, 11},
 	} {
-		cfg.MemoryLimit = all.Needed - x.without
+		cfg.MemoryLimit = x.limit
 		m, err := engine.PlanMemory(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !m.Fits || m.Slots != x.slots || m.KV.Pages < x.least || m.KV.Pages > x.most || len(m.Notes) != 1 {
-			t.Errorf("%d bytes less: fits %t, %d slots, %d pages, notes %q", x.without, m.Fits, m.Slots, m.KV.Pages, m.Notes)
+			t.Errorf("%d bytes: fits %t, %d slots, %d pages, notes %q", x.limit, m.Fits, m.Slots, m.KV.Pages, m.Notes)
 		}
 		e := r.open(t, cfg)
 		if e.Memory().KV.Pages != m.KV.Pages || e.Memory().Slots != m.Slots || e.Memory().Needed > cfg.MemoryLimit {

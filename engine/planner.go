@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/calderaml/caldera/engine/kv"
+	"github.com/calderaml/caldera/engine/ladder"
 	"github.com/calderaml/caldera/engine/model"
 	"github.com/calderaml/caldera/engine/weights"
 	"github.com/calderaml/caldera/gguf"
@@ -234,18 +235,30 @@ func (m *MemoryPlan) newState(mod *model.Model, c *Config) *model.State {
 // pagesFor is the number of pages that a sequence of n tokens takes.
 func pagesFor(n int) int { return (n + shaders.PageTokens - 1) / shaders.PageTokens }
 
-// availableMemory is mapping.Available, except in tests.
-var availableMemory = mapping.Available
+// The memory of the machine, except in tests.
+var (
+	availableMemory = mapping.Available
+	totalMemory     = mapping.Total
+)
+
+// margin is what is to be left of a limit for the memory ladder not to begin with giving things up.
+func margin(limit int64) int64 {
+	if limit <= 0 {
+		return 0
+	}
+	return ladder.Marks{}.Low(limit)
+}
 
 // pools finds out about the memory there is and what the plan takes of it. The last pool is the host's.
 func (p *planner) pools(m *MemoryPlan) []MemoryPool {
-	host := MemoryPool{Name: "memory of the machine", Size: -1, Available: availableMemory(), Source: "free or cached"}
+	host := MemoryPool{Name: "memory of the machine", Size: totalMemory(), Available: availableMemory(), Source: "free or cached"}
+	host.Margin = margin(host.Size)
 	if host.Available < 0 {
 		host.Source = "unknown"
 	}
 	var pools []MemoryPool
 	if limit := p.cfg.MemoryLimit; limit > 0 {
-		pools = append(pools, MemoryPool{Name: "memory limit", Size: limit, Available: limit, Source: configured, Needed: m.Needed})
+		pools = append(pools, MemoryPool{Name: "memory limit", Size: limit, Available: limit, Margin: margin(limit), Source: configured, Needed: m.Needed})
 	}
 	if !p.vulkan {
 		host.Needed = m.Needed
@@ -272,7 +285,7 @@ func (p *planner) pools(m *MemoryPlan) []MemoryPool {
 		}
 		x := MemoryPool{Name: fmt.Sprintf("device heap %d", i), Size: h.Size, Available: h.Free(), Source: "size of the heap", Needed: heaps[i]}
 		if h.Budget > 0 {
-			x.Source = "budget of the driver"
+			x.Source, x.Margin = "budget of the driver", margin(h.Budget)
 		}
 		if !h.DeviceLocal {
 			x.Name = fmt.Sprintf("host heap %d", i)
@@ -310,7 +323,7 @@ func (p *planner) maxContext(m *MemoryPlan) int {
 			if x.Needed >= m.KV.Bytes && m.KV.Bytes > 0 {
 				need += more
 			}
-			if x.Available >= 0 && need > x.Available {
+			if x.Available >= 0 && need > x.room() {
 				return false
 			}
 		}
@@ -428,8 +441,11 @@ func stepNeeds(m *model.Model, st *model.State, pages, batch int, aliased bool) 
 	for rows := bucket(batch); rows >= 1; rows /= 2 {
 		seqs := min(rows, st.Slots)
 		shape := shaders.StepShape{Rows: rows, Seqs: seqs, Outs: seqs, Pages: pages}
-		g, _ := m.Graph(shape, st, model.GraphOptions{Logits: true, TopK: shaders.TopKMax})
-		n = n.Max(needsOf(g, aliased))
+		// Logits that nobody reads are scratch.
+		for _, logits := range []bool{true, false} {
+			g, _ := m.Graph(shape, st, model.GraphOptions{Logits: logits, TopK: shaders.TopKMax})
+			n = n.Max(needsOf(g, aliased))
+		}
 	}
 	return n
 }

@@ -7,15 +7,17 @@ import (
 	"time"
 
 	"github.com/calderaml/caldera/engine/ladder"
-	"github.com/calderaml/caldera/gguf/mapping"
 	"github.com/calderaml/caldera/vk"
 )
 
 // coldest lists the types of KV cache from the warmest to the coldest.
 var coldest = []string{"f32", "f16", "q8_0", "q4_0"}
 
-// observeEvery is how often memory is looked at.
-const observeEvery = 250 * time.Millisecond
+// How often memory is looked at, between steps and while nothing runs.
+const (
+	observeEvery = 250 * time.Millisecond
+	idleEvery    = time.Second
+)
 
 // relief gives things up under memory pressure, and takes them back. It belongs to the batcher's goroutine.
 type relief struct {
@@ -70,9 +72,12 @@ func (e *Engine) memoryPressure() ladder.Pressure {
 		if e.cache != nil {
 			used += e.cache.Stats().RAMBytes
 		}
-		p = append(p, ladder.Reading{Source: ladder.Own, Used: used, Limit: limit, Available: -1})
+		// A plan may fill the limit, and then nothing more comes. Only what was not planned is pressure.
+		if used > e.room.Needed {
+			p = append(p, ladder.Reading{Source: ladder.Own, Used: used, Limit: limit, Available: -1})
+		}
 	}
-	return append(p, ladder.Reading{Source: ladder.Host, Used: -1, Limit: mapping.Total(), Available: availableMemory()})
+	return append(p, ladder.Reading{Source: ladder.Host, Used: -1, Limit: totalMemory(), Available: availableMemory()})
 }
 
 // relieve looks at memory now and then, and does what the ladder says. No step is in flight.

@@ -120,10 +120,12 @@ func TestPressure(t *testing.T) {
 					}
 				}
 				// Requests bring the batcher to look at memory until all is taken back.
-				for range 200 {
-					if climbed, _ := e.batcher.relief.ladder.Steps(); climbed == 0 {
-						break
-					}
+				restored := func() bool {
+					e.mu.Lock()
+					defer e.mu.Unlock()
+					return e.cfg.Slots == 16 && e.cfg.Batch == 128 && e.cfg.KV == format
+				}
+				for i := 0; i < 200 && !restored(); i++ {
 					run(t, e, 1, 1)
 				}
 				e.mu.Lock()

@@ -132,7 +132,7 @@ func (e *Engine) keep(j *job, ended bool) {
 	if e.cache == nil || j.req.NoCache || !due && !ended || n == 0 {
 		return
 	}
-	release, ok := e.cache.Reserve(e.layout.CaptureBytes(n, j.seq.last))
+	release, ok := e.cache.Reserve(e.layout.CaptureBytes(n, j.seq.last.Value()))
 	if !ok && (e.cfg.CacheDisk == 0 || e.cfg.CacheRAM > 0) {
 		return
 	}

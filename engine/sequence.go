@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"time"
+	"weak"
 
 	"github.com/calderaml/caldera/engine/kv"
 	"github.com/calderaml/caldera/engine/model"
@@ -16,8 +17,9 @@ type sequence struct {
 	seat   *kv.Seat
 	tokens []int32
 	failed error
-	// last is the snapshot whose pages the next one may share.
-	last *state.Snapshot
+	// last is the snapshot whose pages the next one may share, as long as somebody keeps it: what has been evicted from the
+	// cache shall not go on taking memory.
+	last weak.Pointer[state.Snapshot]
 }
 
 // seat makes a sequence of at most n tokens. It fails with kv.ErrFull or kv.ErrNever.
@@ -43,7 +45,7 @@ func (e *Engine) unseat(seq *sequence) {
 // reset forgets every token.
 func (s *sequence) reset() {
 	s.seat.Clear()
-	s.tokens, s.failed, s.last = s.tokens[:0], nil, nil
+	s.tokens, s.failed, s.last = s.tokens[:0], nil, weak.Pointer[state.Snapshot]{}
 }
 
 // A part is a sequence's share of a step: tokens that follow those it has, at most as many as its seat's policy allows

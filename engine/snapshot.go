@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/binary"
 	"fmt"
+	"weak"
 
 	"github.com/calderaml/caldera/engine/kv"
 	"github.com/calderaml/caldera/engine/state"
@@ -143,9 +144,9 @@ func (e *Engine) capture(seq *sequence) (*state.Snapshot, error) {
 	if seq.failed != nil {
 		return nil, seq.failed
 	}
-	snap, err := state.Capture(e.layout, seq.tokens, stateCopier{e, seq}, nil, seq.last)
+	snap, err := state.Capture(e.layout, seq.tokens, stateCopier{e, seq}, nil, seq.last.Value())
 	if err == nil {
-		seq.last = snap
+		seq.last = weak.Make(snap)
 	}
 	return snap, err
 }
@@ -165,7 +166,7 @@ func (e *Engine) put(seq *sequence, snap *state.Snapshot) (err error) {
 		return err
 	}
 	seq.tokens = append(seq.tokens, snap.Tokens()...)
-	seq.last = snap
+	seq.last = weak.Make(snap)
 	return nil
 }
 

@@ -12,9 +12,9 @@ import (
 
 // SetAvailable makes plans believe that the machine has n bytes of memory available, for one test.
 func SetAvailable(t *testing.T, n int64) {
-	old := availableMemory
-	availableMemory = func() int64 { return n }
-	t.Cleanup(func() { availableMemory = old })
+	available, total := availableMemory, totalMemory
+	availableMemory, totalMemory = func() int64 { return n }, func() int64 { return n }
+	t.Cleanup(func() { availableMemory, totalMemory = available, total })
 }
 
 // Plans of one engine use the same scratch, and nothing in it is carried from one step to the next: with NaN in

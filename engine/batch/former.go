@@ -53,7 +53,7 @@ type Former struct {
 	MaxLatency time.Duration
 
 	stamp int64 // services counted so far
-	fed   int64 // stamp of the last service of any prompt, 0 before the first
+	fed   int64 // stamp of the last service of any prompt
 	owed  int   // rows owed to prompts
 	turn  bool  // whose turn it is when there are rows for one run of prompt only
 	model latency
@@ -81,6 +81,9 @@ func (f *Former) Next(jobs []Job) []Part {
 	maxRows := positive(f.MaxRows, DefaultMaxRows)
 	places := min(positive(f.MaxSeqs, DefaultMaxSeqs), maxRows)
 	f.begin(jobs)
+	if len(f.prompts) == 0 {
+		f.fed = f.serve() // the next ones queue behind everybody
+	}
 
 	// Who decodes, and whether there is a place for prompts.
 	n := len(f.decoding)
@@ -139,7 +142,8 @@ func (f *Former) serve() int64 {
 func (f *Former) begin(jobs []Job) {
 	f.seqs, f.before = f.before[:0], f.seqs
 	f.decoding, f.prompts = f.decoding[:0], f.prompts[:0]
-	f.grants = append(f.grants[:0], make([]int, len(jobs))...)
+	f.grants = slices.Grow(f.grants[:0], len(jobs))[:len(jobs)]
+	clear(f.grants)
 	at := 0 // jobs mostly keep their order, so the next one is looked for after the last found
 	for i := range jobs {
 		s := seq{id: jobs[i].ID}

@@ -40,7 +40,9 @@ func TestNext(t *testing.T) {
 		},
 		{
 			"what cuts leave", Former{MaxRows: 128, MinChunk: 16},
-			[]Job{{ID: 1, Prompt: 1000, Cut: 20}, {ID: 2, Prompt: 900, Cut: 50}, {ID: 3, Prompt: 2000, Cut: 30}, prompt(4, 3000)},
+			[]Job{
+				{ID: 1, Prompt: 1000, Cut: 20}, {ID: 2, Prompt: 900, Cut: 50}, {ID: 3, Prompt: 2000, Cut: 30}, prompt(4, 9000),
+			},
 			[]Part{{1, 20}, {2, 50}, {3, 29}, {4, 29}},
 		},
 		{
@@ -111,6 +113,19 @@ func TestTurns(t *testing.T) {
 	}
 	if !slices.Equal(ids, []int{1, 2, 1, 2, 3, 1}) {
 		t.Errorf("back from having no work: %v", ids)
+	}
+	// So do prompts.
+	f = Former{MaxSeqs: 1}
+	jobs = []Job{{ID: 1, Decoding: true}, {ID: 2, Decoding: true}}
+	ids = ids[:0]
+	for n := range 6 {
+		if n == 3 {
+			jobs[0] = Job{ID: 1, Prompt: 100, Cut: 1}
+		}
+		ids = append(ids, f.Next(jobs)[0].ID)
+	}
+	if !slices.Equal(ids, []int{1, 2, 1, 2, 1, 2}) {
+		t.Errorf("a prompt among decoding ones: %v", ids)
 	}
 	// A place that the bound keeps a prompt from taking is not left empty.
 	f = Former{MaxSeqs: 2, MaxLatency: time.Millisecond}

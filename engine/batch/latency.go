@@ -121,52 +121,44 @@ func (l *latency) predict(rows float64) (float64, bool) {
 	return t * rows / x, true
 }
 
-// limit returns the most rows from lo to hi whose step is expected to stay within bound seconds with the margin for
-// noise, or lo when not even that does or nothing is known. It goes at most to double the rows measured, or to a
-// trickle more than lo.
+// limit returns the most rows from lo to hi, lo < hi, whose step is expected to stay within bound seconds with the
+// margin for noise, or lo when not even that does or nothing is known. It goes at most to double the rows measured,
+// or to a trickle more than lo.
 func (l *latency) limit(bound float64, lo, hi int) int {
-	top := -1
+	bound /= 1 + spreads*l.spread
+	var x, t, reach float64
+	var bar *point // the first point beyond the bound
 	for i := range l.at {
-		if l.at[i].n > 0 {
-			top = i
+		p := &l.at[i]
+		if p.n == 0 {
+			continue
 		}
+		next := max(p.secs, t)
+		if bar == nil && next > bound {
+			reach, bar = x+(p.rows-x)*(bound-t)/(next-t), p
+		}
+		x, t = p.rows, next
 	}
-	if top < 0 || lo >= hi {
+	if x == 0 {
 		return lo
 	}
-	bound /= 1 + spreads*l.spread
-	fits := func(rows int) bool {
-		t, _ := l.predict(float64(rows))
-		return t <= bound
+	if bar == nil {
+		reach = x * bound / t
 	}
-	known := max(int(2*l.at[top].rows), lo+trickle)
-	a, b := lo, min(hi, known) // a is granted, the answer is at most b
-	for a < b {
-		if mid := (a + b + 1) / 2; fits(mid) {
-			a = mid
-		} else {
-			b = mid - 1
+	most := min(hi, max(int(2*x), lo+trickle))
+	if reach >= float64(most) {
+		return most
+	}
+	n := max(int(reach+1e-9), lo)
+	// A point that is wrong keeps steps too small for it to be measured again, so it is forgotten in the end.
+	if bar != nil {
+		if bar.barred++; bar.barred >= forget {
+			*bar = point{}
 		}
 	}
-	if a < min(hi, known) {
-		l.bar(float64(a))
-		// Plans are made for powers of two; a few rows beyond one are not worth the next larger plan.
-		if p := 1 << bits.Len(uint(a)) >> 1; a-p <= (a-lo)/8 {
-			a = p
-		}
+	// Plans are made for powers of two; a few rows beyond one are not worth the next larger plan.
+	if p := 1 << bits.Len(uint(n)) >> 1; n-p <= (n-lo)/8 {
+		n = p
 	}
-	return a
-}
-
-// bar notes that steps were kept to so many rows by what is known of larger ones, and forgets in the end what it
-// was if it is not measured again.
-func (l *latency) bar(rows float64) {
-	for i := range l.at {
-		if p := &l.at[i]; p.n > 0 && p.rows > rows {
-			if p.barred++; p.barred >= forget {
-				*p = point{}
-			}
-			return
-		}
-	}
+	return n
 }

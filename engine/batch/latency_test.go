@@ -131,6 +131,12 @@ func TestOutliers(t *testing.T) {
 		l.observe(32, 0.00001)
 	}
 	near(t, &l, 32, 0.00001, 0.01)
+	l.observe(32, 0.00000001)
+	l.observe(32, 0.00000001)
+	for range 3 {
+		l.observe(32, 0.010)
+	}
+	near(t, &l, 32, 0.010, 0.01)
 
 	l = latency{}
 	l.observe(32, 1)
@@ -208,6 +214,18 @@ func TestLimit(t *testing.T) {
 	l.spread = 0.1
 	if got, want := l.limit(0.050*1.35, 4, 512), 200; got != want {
 		t.Errorf("with a margin %d, want %d", got, want)
+	}
+	// The first point beyond the bound counts, and larger steps do not take less.
+	dip := latency{}
+	dip.observe(16, 0.010)
+	dip.observe(64, 0.100)
+	dip.observe(256, 0.020)
+	dip.spread = 0
+	if got := dip.limit(0.055, 0, 512); got != 40 {
+		t.Errorf("beside a dip %d rows, want 40", got)
+	}
+	if got := dip.limit(0.100, 0, 1000); got != 256 {
+		t.Errorf("beyond a dip %d rows, want 256", got)
 	}
 }
 
@@ -348,7 +366,8 @@ func TestLatencyBound(t *testing.T) {
 				}
 			}
 			median := mixed[len(mixed)/2]
-			t.Logf("sigma %.2f seed %d: %d of %d steps over the bound, median %.1f ms", sigma, seed, over, len(mixed), 1e3*median)
+			t.Logf("sigma %.2f seed %d: %d of %d steps over the bound, median %.1f ms",
+				sigma, seed, over, len(mixed), 1e3*median)
 			if len(mixed) < 500 || over*100 > len(mixed) {
 				t.Errorf("%d of %d steps beyond the bound", over, len(mixed))
 			}
@@ -416,7 +435,7 @@ func TestFirstToken(t *testing.T) {
 		for _, c := range short {
 			worst, sum = max(worst, c.first), sum+c.first
 		}
-		t.Logf("%d decoding: first token of short prompts after %.0f ms in the mean, %.0f ms at worst; of the long one %.1f s",
+		t.Logf("%d decoding: first token of short prompts after %.0f ms in the mean, %.0f ms at worst; the long one %.1f s",
 			decoders, 1e3*sum/float64(len(short)), 1e3*worst, long.first)
 		if worst > 0.5 {
 			t.Errorf("%d decoding: a short prompt waited %.2f s for its first token", decoders, worst)

@@ -83,7 +83,7 @@ func (p Pressure) Tightest(m Marks) (Reading, bool) {
 // Marks say when headroom is low. Zero fields stand for the defaults.
 type Marks struct {
 	Fraction float64 // of a limit, that is low; default 0.05
-	Most     int64   // bytes that are never low, whatever the limit; default 256 MiB
+	Most     int64   // headroom that is never low, in bytes, whatever the limit; default 256 MiB
 	// Step is the bytes that may be allocated between two observations (a page for each sequence, say). Less than
 	// that is low in any case, but never more than a quarter of a limit. The default is 0.
 	Step     int64

@@ -255,7 +255,8 @@ func TestStepsDown(t *testing.T) {
 		}
 	}
 	const s = time.Second
-	if want := []time.Duration{600 * s, 300 * s, 150 * s, 75 * s, 38 * s, 30 * s, 30 * s, 30 * s}; !slices.Equal(got, want) {
+	want := []time.Duration{600 * s, 300 * s, 150 * s, 75 * s, 38 * s, 30 * s, 30 * s, 30 * s}
+	if !slices.Equal(got, want) {
 		t.Errorf("steps down after %v, want %v", got, want)
 	}
 }

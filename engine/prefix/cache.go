@@ -55,6 +55,7 @@ type Cache struct {
 	warnings []error
 	failures int // writes in a row that failed
 	skip     int // writes not to try
+	sweeper  sweeper
 }
 
 // An entry is a snapshot in memory, on disk or in both.
@@ -324,6 +325,7 @@ func (c *Cache) Insert(tokens []int32, s *state.Snapshot) error {
 	}
 	c.extend(e, tokens)
 	c.stats.Inserts++
+	c.sweeper.look(c.held, c.cfg.RAM)
 	return nil
 }
 
@@ -380,4 +382,25 @@ func (c *Cache) Stats() Stats {
 		s.DiskBytes = c.disk.last.Load()
 	}
 	return s
+}
+
+// Audit adds up RAMBytes of [Stats] again from what the cache has, for tests and diagnosis.
+func (c *Cache) Audit() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.reserved + c.trie.bytes()
+	seen := map[*state.Page]bool{}
+	for e := range c.entries {
+		if e.snap == nil {
+			continue
+		}
+		n += e.snap.OwnBytes() + entryBytes
+		for _, p := range e.snap.Pages() {
+			if !seen[p] {
+				seen[p] = true
+				n += p.Bytes()
+			}
+		}
+	}
+	return n
 }
