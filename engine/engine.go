@@ -98,8 +98,8 @@ const (
 	DefaultKVWindow = 512
 )
 
-// maxSlots bounds the sequences of an engine.
-const maxSlots = 64
+// MaxSlots bounds the sequences of an engine.
+const MaxSlots = 64
 
 // An Engine is a model on a device. It may be used by several goroutines: steps take turns.
 type Engine struct {
@@ -210,8 +210,8 @@ func (c *Config) defaults() error {
 		return fmt.Errorf("backend %q: use %s or %s", c.Backend, Vulkan, Reference)
 	case c.KVSink < 0 || c.KVWindow < 0:
 		return fmt.Errorf("a KV cache with a sink of %d tokens and a window of %d", c.KVSink, c.KVWindow)
-	case c.Slots < 1 || c.Slots > maxSlots:
-		return fmt.Errorf("%d sequences at once: use 1 to %d", c.Slots, maxSlots)
+	case c.Slots < 1 || c.Slots > MaxSlots:
+		return fmt.Errorf("%d sequences at once: use 1 to %d", c.Slots, MaxSlots)
 	case c.Queue < -1 || c.MaxLatency < 0 || c.CacheRAM < 0 || c.CacheDisk < 0 || c.CacheEvery < -1 || c.MemoryLimit < 0:
 		return errors.New("a queue, latency or budget below 0")
 	case c.CacheDisk > 0 && c.CacheDir == "":

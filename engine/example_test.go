@@ -93,7 +93,7 @@ func ExampleEngine_Generate_parallel() {
 	// Output:
 	// 12 + 7 = 19
 	// The capital of France is Paris.
-	// 3 4 5 6 7 8 9
+	// 3, 4, 5, 6, 7, 8, 9
 }
 
 // A request ends at the next step when its context does, by cancellation or a deadline, wherever it is: waiting, in the
@@ -161,6 +161,6 @@ func ExampleSession_Fork() {
 		fmt.Printf("%d tokens, next %q\n", s.Len(), e.Tokenizer().Decode([]int32{best[0].ID}))
 	}
 	// Output:
-	// 23 tokens, next "12"
-	// 23 tokens, next "12"
+	// 20 tokens, next "1"
+	// 20 tokens, next "1"
 }

@@ -60,7 +60,7 @@ func (e *Engine) newJob(ctx context.Context, r Request) (*job, error) {
 	j := &job{req: r, smp: smp, text: noText{}, most: e.cfg.Context, accepted: time.Now(), next: make([]int32, 0, 1)}
 	if r.MaxTokens > 0 {
 		// The last token is drawn and not fed.
-		j.most = min(j.most, len(r.Prompt)+r.MaxTokens-1)
+		j.most = len(r.Prompt) + min(j.most-len(r.Prompt), r.MaxTokens-1)
 	}
 	e.mu.Lock()
 	err = e.pool.Check(j.most)

@@ -302,7 +302,8 @@ func (m *MemoryPlan) loaded(r weights.Report) {
 	w.Imported, w.Copied, w.Uploaded, w.Host = r.Imported, r.Copied, r.Uploaded, r.Host
 }
 
-// maxContext is the largest context that fits with everything else as it is, in whole pages. A longer context takes
+// maxContext is the largest context that fits with everything else as it is, in whole pages: for every sequence, or
+// for one where sequences share pages. A longer context takes
 // pages, and words of the step buffer for each, which are taken to come from the same pool of memory.
 func (p *planner) maxContext(m *MemoryPlan) int {
 	if m.State.MaxSlots > 0 && m.Slots > m.State.MaxSlots {
@@ -313,7 +314,9 @@ func (p *planner) maxContext(m *MemoryPlan) int {
 	}
 	fits := func(pages int) bool {
 		k := p.cfg.kvPolicy().Need(min(pages*shaders.PageTokens, m.ModelContext))
-		k.Hot, k.Cold = k.Hot*m.Slots, k.Cold*m.Slots
+		if p.share == 0 {
+			k.Hot, k.Cold = k.Hot*m.Slots, k.Cold*m.Slots
+		}
 		if m.KV.MaxPages > 0 && k.Hot > m.KV.MaxPages || m.KV.MaxColdPages > 0 && k.Cold > m.KV.MaxColdPages {
 			return false
 		}

@@ -95,7 +95,7 @@ func (e *Engine) verifySteps(tokens []int32) ([]shaders.Run, error) {
 	var runs []shaders.Run
 	split := len(tokens) - 1
 	for pos := 0; pos < len(tokens); {
-		end := min(len(tokens), pos+e.pool.Policy().Cut(pos))
+		end := pos + min(len(tokens)-pos, e.pool.Policy().Cut(pos))
 		if pos < split {
 			end = min(end, split)
 		}

@@ -18,6 +18,7 @@ import (
 // benchFlags are the flags of bench that are no settings.
 type benchFlags struct {
 	pairs    []string
+	seqs     []string
 	noWarmup bool
 	delay    int
 }
@@ -33,6 +34,7 @@ more (schema caldera.bench/1). What a decoded token costs in dispatches, barrier
 stderr.`,
 		Example: `  caldera bench
   caldera bench -m model.gguf -p 512,2048 -n 128 -d 0,4096 -r 10
+  caldera bench -m model.gguf -p 0 -n 32 --sequences 1,4,16
   caldera bench -m model.gguf -o json > bench.json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -41,7 +43,7 @@ stderr.`,
 				format = "json"
 			}
 			a.json = format != "md"
-			tests, err := a.benchTests(x.pairs)
+			tests, err := a.benchTests(x.pairs, x.seqs)
 			if err != nil {
 				return err
 			}
@@ -57,6 +59,7 @@ stderr.`,
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&x.pairs, "pg", nil, "also measure a prompt and a generation as one, `P,N`")
+	f.StringSliceVar(&x.seqs, "sequences", []string{"1"}, "`numbers` of sequences that generate together, in tests that generate")
 	f.BoolVar(&x.noWarmup, "no-warmup", false, "do not run each test once before measuring it")
 	f.IntVar(&x.delay, "delay", 0, "wait this many `seconds` before each repetition")
 	f.BoolVar(&a.json, "json", false, "the same as -o json")
@@ -66,7 +69,7 @@ stderr.`,
 }
 
 // benchTests makes the list of tests.
-func (a *app) benchTests(pairs []string) ([]bench.Test, error) {
+func (a *app) benchTests(pairs, seqs []string) ([]bench.Test, error) {
 	var lists [3][]int
 	for i, list := range [][]string{a.cfg.Bench.Prompt, a.cfg.Bench.Gen, a.cfg.Bench.Depth} {
 		var err error
@@ -87,7 +90,30 @@ func (a *app) benchTests(pairs []string) ([]bench.Test, error) {
 	if len(tests) == 0 {
 		return nil, usagef("nothing to measure: -p and -n are both 0")
 	}
-	return tests, nil
+	return withSequences(tests, seqs)
+}
+
+// withSequences repeats the tests that generate for each number of sequences.
+func withSequences(tests []bench.Test, seqs []string) ([]bench.Test, error) {
+	numbers, err := bench.ParseInts(seqs)
+	if err != nil {
+		return nil, usagef("--sequences: %w", err)
+	}
+	var all []bench.Test
+	for _, t := range tests {
+		if t.Gen == 0 {
+			all = append(all, t)
+			continue
+		}
+		for _, n := range numbers {
+			if n < 1 || n > engine.MaxSlots {
+				return nil, usagef("--sequences is %d; use 1 to %d", n, engine.MaxSlots)
+			}
+			t.Sequences = n
+			all = append(all, t)
+		}
+	}
+	return all, nil
 }
 
 // benchBatches reads the list of batches.
@@ -106,9 +132,9 @@ func (a *app) benchBatches() ([]int, error) {
 
 // bench runs every test with every batch.
 func (a *app) bench(ctx context.Context, tests []bench.Test, batches []int, format string, x benchFlags) (err error) {
-	need := 0
+	need, slots := 0, 1
 	for _, t := range tests {
-		need = max(need, t.Context())
+		need, slots = max(need, t.Context()), max(slots, t.Sequences)
 	}
 	if a.cfg.Ctx != 0 && a.cfg.Ctx < need {
 		return usagef("--ctx is %d, but the tests need %d tokens", a.cfg.Ctx, need)
@@ -122,7 +148,7 @@ func (a *app) bench(ctx context.Context, tests []bench.Test, batches []int, form
 		return usageError{err}
 	}
 	c := a.engineConfig(need)
-	c.Batch = slices.Max(batches)
+	c.Batch, c.Slots = max(slices.Max(batches), slots), slots
 	e, err := a.openEngine(c)
 	if err != nil {
 		return err
@@ -166,12 +192,30 @@ func hardware(d vk.DeviceInfo) bench.Hardware {
 	}
 }
 
+// noteWeights tells how much of the weights a step reads, where tests have more sequences than one.
+func (a *app) noteWeights(records []bench.Record) {
+	seen := map[int]bool{}
+	for _, r := range records {
+		if r.Gen > 0 && !seen[r.Sequences] && benchesSequences(records) {
+			seen[r.Sequences] = true
+			a.note("a step of %d sequences reads %s of the weights at most, and computes %.2f GFLOP",
+				r.Sequences, size(r.WeightBytes), float64(r.StepFlops)/1e9)
+		}
+	}
+}
+
+// benchesSequences reports whether some test had several.
+func benchesSequences(records []bench.Record) bool {
+	return slices.ContainsFunc(records, func(r bench.Record) bool { return r.Sequences > 1 })
+}
+
 // noteCosts tells what a decoded token costs, and fails when work was recorded while measuring.
 func (a *app) noteCosts(records []bench.Record) error {
 	r := records[0]
 	if r.MemoryUsed > 0 {
 		a.note("memory used: %s beside the file's pages, planned %s", size(r.MemoryUsed), size(r.MemoryPlanned))
 	}
+	a.noteWeights(records)
 	a.note("a decoded token: %d ops, %d dispatches, %d barriers, %d submits, %d command buffers", r.Ops, r.Dispatches, r.Barriers, r.Submits, r.CommandBuffers)
 	for _, r := range records {
 		name := r.Test().Name()

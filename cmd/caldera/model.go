@@ -20,8 +20,6 @@ import (
 // maxBatch is the most rows of a step.
 const maxBatch = 512
 
-// maxSlots is the most sequences that run at a time.
-const maxSlots = 64
 
 // maxQueue is the most requests that wait.
 const maxQueue = 1 << 16
@@ -101,7 +99,7 @@ func (a *app) prepare(c *engine.Config) (err error) {
 		value, most int
 	}{
 		{"ctx", a.cfg.Ctx, 0}, {"kv-sink", a.cfg.KVSink, 0}, {"kv-window", a.cfg.KVWindow, 0}, {"cache-every", a.cfg.CacheEvery, 0},
-		{"queue", a.cfg.Queue, maxQueue}, {"slots", a.cfg.Slots, maxSlots},
+		{"queue", a.cfg.Queue, maxQueue}, {"slots", a.cfg.Slots, engine.MaxSlots},
 	} {
 		switch {
 		case x.value < 0:

@@ -120,14 +120,7 @@ func (a *app) parallel(ctx context.Context, path string) (err error) {
 		defer f.Close()
 		in = f
 	}
-	c := a.engineConfig(0)
-	if c.Slots = a.cfg.Slots; c.Slots == 0 {
-		c.Slots = parallelSlots
-	}
-	c.MaxLatency, _ = parseLatency(a.cfg.MaxLatency) // checked with the configuration
-	c.Queue = c.Slots + a.cfg.Queue                  // never full: no more than these are handed in
-	a.addCache(&c, true)
-	e, err := a.openEngine(c)
+	e, err := a.openEngine(a.parallelConfig())
 	if err != nil {
 		return err
 	}
@@ -140,6 +133,18 @@ func (a *app) parallel(ctx context.Context, path string) (err error) {
 	p.ctx, p.cancel = context.WithCancel(ctx)
 	defer p.cancel()
 	return p.run(ctx, in)
+}
+
+// parallelConfig turns settings into the engine's for many requests.
+func (a *app) parallelConfig() engine.Config {
+	c := a.engineConfig(0)
+	if c.Slots = a.cfg.Slots; c.Slots == 0 {
+		c.Slots = parallelSlots
+	}
+	c.MaxLatency, _ = parseLatency(a.cfg.MaxLatency) // checked with the configuration
+	c.Queue = c.Slots + a.cfg.Queue                  // never full: no more than these are handed in
+	a.addCache(&c, true)
+	return c
 }
 
 // run hands in requests as there is room for them and writes results as they come.

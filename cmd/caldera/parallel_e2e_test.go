@@ -161,9 +161,13 @@ func TestParallelDefaults(t *testing.T) {
 {"prompt":"Once","max_tokens":3}
 {"messages":[{"role":"user","content":"Once"}],"max_tokens":12}
 `
+	messages := `[{"role":"system","content":"Be brief."},{"role":"user","content":"Hello"},
+		{"role":"assistant","content":"Hello!","reasoning_content":"A greeting."},{"role":"user","content":"What is 12+7?"}]`
+	rendered, _ := json.Marshal(renderChat([]chatMessage{{"system", "Be brief."}, {"user", "Hello"}, {"assistant", "Hello!"}, {"user", "What is 12+7?"}}, true))
+	requests += fmt.Sprintf(`{"messages":%s,"max_tokens":12}`+"\n"+`{"prompt":%s,"max_tokens":12}`+"\n", strings.ReplaceAll(messages, "\n", ""), rendered)
 	r := program(t, requests, "run", "--backend", "reference", "--parallel", "-", "--raw", "-n", "12", "--ignore-eos", "--temp", "1.5", "--top-k", "0", "--top-p", "1", "--seed", "7")
 	got := parallelResults(t, r)
-	if r.code != exitDone || len(got) != 6 {
+	if r.code != exitDone || len(got) != 8 {
 		t.Fatalf("%+v", r)
 	}
 	if got[0].Seed != 7 || got[2].Seed != 8 || len(got[0].IDs) != 12 || !slices.Equal(got[0].IDs, got[1].IDs) {
@@ -180,9 +184,21 @@ func TestParallelDefaults(t *testing.T) {
 	if got[5].Usage.Prompt <= got[0].Usage.Prompt {
 		t.Errorf("messages are not in the chat form with --raw: %+v", got[5].Usage)
 	}
+	if got[6].Usage.Prompt != got[7].Usage.Prompt || !slices.Equal(got[6].IDs, got[7].IDs) {
+		t.Errorf("a conversation is not its rendered form: %+v, %+v", got[6], got[7])
+	}
 	alone := program(t, "", "run", "--backend", "reference", "--raw", "-q", "-n", "12", "--ignore-eos", "--temp", "1.5", "--top-k", "0", "--top-p", "1", "--seed", "7", "Once")
 	if strings.TrimSuffix(alone.out, "\n") != strings.TrimSuffix(got[0].Text, "\n") {
 		t.Errorf("alone %q, beside others %q", alone.out, got[0].Text)
+	}
+}
+
+// Without a seed of its own or one for all a request takes a new one.
+func TestParallelSeeds(t *testing.T) {
+	requests := strings.Repeat(`{"prompt_ids":[1],"max_tokens":1}`+"\n", 2) + `{"prompt_ids":[1],"max_tokens":1,"seed":8}` + "\n"
+	got := parallelResults(t, program(t, requests, "run", "--backend", "reference", "--parallel", "-", "-q"))
+	if len(got) != 3 || got[0].Seed == got[1].Seed || got[2].Seed != 8 {
+		t.Errorf("%+v", got)
 	}
 }
 

@@ -144,6 +144,10 @@ func TestAutoCache(t *testing.T) {
 	if a.addCache(&c, true); c.CacheRAM > 100<<20 || c.CacheRAM == 0 {
 		t.Errorf("many: %d of a limit of 400 MiB", c.CacheRAM)
 	}
+	a.cfg.Queue, a.cfg.MaxLatency = 3, "250ms"
+	if c := a.parallelConfig(); c.CacheRAM == 0 || c.Slots != 16 || c.Queue != 19 || c.MaxLatency != 250*time.Millisecond {
+		t.Errorf("with --parallel: %+v", c)
+	}
 	a.cfg.CacheRAM = "0"
 	c.CacheRAM = 0
 	if a.addCache(&c, true); c.CacheRAM != 0 {

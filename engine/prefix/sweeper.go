@@ -17,7 +17,7 @@ type sweeper struct {
 
 const (
 	// sweepPart is the part of the budget that garbage may take beside it.
-	sweepPart = 16
+	sweepPart = 32
 	// sweepLeast is the least garbage that is worth a collection.
 	sweepLeast = 4 << 20
 )
