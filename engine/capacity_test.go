@@ -30,7 +30,7 @@ func TestCaseC29(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(29, 1))
 			var longs, shorts []engine.Request
 			for range 3 {
-				longs = append(longs, greedy(randomTokens(rnd, 500, mixVocab), 0))
+				longs = append(longs, greedy(randomTokens(rnd, length*3/4-20, mixVocab), 0))
 			}
 			for range 20 {
 				shorts = append(shorts, greedy(randomTokens(rnd, 1+rnd.IntN(100), mixVocab), 1+rnd.IntN(20)))

@@ -106,7 +106,11 @@ func TestCaseC01(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s/%d", r.name, every), func(t *testing.T) {
-				cfg := t35.config(t)
+				model := chatty // a quarter of t35
+				if long() {
+					model = t35
+				}
+				cfg := model.config(t)
 				cfg.Context, cfg.CacheRAM, cfg.CacheEvery = 8192, 64<<20, every
 				e := r.open(t, cfg)
 				interval := every
@@ -184,6 +188,10 @@ func TestCaseC10(t *testing.T) {
 		}
 		cfg := t35.config(t)
 		cfg.Context = 1024
+		bodies := bodies
+		if !long() {
+			bodies = bodies[:8-3*i]
+		}
 		var rs []engine.Request
 		var want []answer
 		for _, n := range append([]int{0}, slots...) {

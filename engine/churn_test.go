@@ -79,7 +79,7 @@ func (w *watch) check() {
 // C04: in a long session of many conversations memory stays within the cache's budget, which covers all snapshots, is
 // told truly, and is free again when the cache is cleared.
 func TestCaseC04(t *testing.T) {
-	conversations, words, budget := scaled(400, 60, 12), scaled(1500, 400, 100), int64(scaled(256, 16, 2))<<20
+	conversations, words, budget := scaled(400, 40, 12), scaled(1500, 400, 100), int64(scaled(256, 10, 2))<<20
 	cfg := heavy.config(t)
 	cfg.Context, cfg.Slots, cfg.CacheRAM = 4096, 4, budget
 	e := reference().open(t, cfg)
@@ -133,7 +133,7 @@ func TestCaseC04(t *testing.T) {
 
 // Two thousand requests of random lengths, many of them cancelled: memory stays flat, and all seats are returned.
 func TestChurn(t *testing.T) {
-	requests, budget := scaled(2000, 300, 60), int64(scaled(256, 16, 4))<<20
+	requests, budget := scaled(2000, 200, 40), int64(scaled(256, 10, 2))<<20
 	for _, r := range []rig{reference(), oneDevice(t)} {
 		if r.backend == engine.Vulkan && !long() {
 			continue
@@ -143,7 +143,7 @@ func TestChurn(t *testing.T) {
 			cfg.Context, cfg.Slots, cfg.Batch, cfg.CacheRAM = 2048, 8, 128, budget
 			e := r.open(t, cfg)
 			rnd := rand.New(rand.NewPCG(20, 26))
-			longest := scaled(1200, 500, 300)
+			longest := scaled(1200, 400, 300)
 			ask(t, e, cold(greedy(make([]int32, 600), 4)))
 			askAll(t, e, []engine.Request{cold(greedy(make([]int32, 400), 40)), cold(greedy(make([]int32, 300), 40)), cold(greedy(make([]int32, 200), 40))}, 3)
 			before := e.MemoryInUse()

@@ -19,7 +19,7 @@ func TestCaseC08(t *testing.T) {
 	}
 	lengths, batches, steps := []int{511, 512, 513, 700, 1023, 1024, 1025, 2047, 2048, 2049, 2051, 2052, 4095, 4096, 4097}, []int{512, 1, 7}, 32
 	if !long() {
-		lengths, batches, steps = []int{255, 256, 511, 513, 700}, []int{512, 7}, 16
+		lengths, batches, steps = []int{256, 513, 700}, []int{512, 7}, 12
 	}
 	if raceEnabled {
 		lengths, batches, steps = []int{257}, []int{512}, 2
@@ -38,6 +38,10 @@ func TestCaseC08(t *testing.T) {
 	for _, r := range []rig{reference(), oneDevice(t)} {
 		if r.backend == engine.Vulkan && raceEnabled {
 			continue
+		}
+		caches := caches
+		if r.backend == engine.Vulkan && !long() {
+			caches = slices.Delete(slices.Clone(caches), 1, 2)[:2]
 		}
 		ids := randomTokens(rand.New(rand.NewPCG(8, 35)), lengths[len(lengths)-1], 4096)
 		var forced [][]int32   // by length, what f16 goes on with

@@ -113,7 +113,7 @@ func (m *mix) run(t *testing.T, e *engine.Engine, seed uint64) []answer {
 			}
 		})
 	}
-	got := askAll(t, e, shuffled, 1+r.IntN(20))
+	got := askAll(t, e, shuffled, 1+r.IntN(scaled(20, 8, 8)))
 	close(stop)
 	others.Wait()
 	mustBeIdle(t, e)
@@ -220,7 +220,7 @@ func TestAnswersDependOnRequestsAlone(t *testing.T) {
 		{name: "latency bound", slots: 8, batch: 512, latency: time.Millisecond, ram: 64 << 20},
 		{name: "row by row", slots: 2, batch: 1, ram: 64 << 20},
 	}
-	seeds, n := uint64(scaled(5, 1, 1)), scaled(60, 16, 8)
+	seeds, n := uint64(scaled(5, 1, 1)), scaled(60, 14, 8)
 	turn := 0
 	for _, r := range []rig{reference(), oneDevice(t)} {
 		if r.backend == engine.Vulkan && raceEnabled && !long() {
@@ -267,7 +267,7 @@ func TestAnswersDependOnRequestsAlone(t *testing.T) {
 										t.Errorf("%d of a prompt of %d reused and %d processed", a.Reused, a.PromptTokens, a.Processed)
 									}
 								}
-								if (v.ram+v.disk > 0) != (reused > 0) {
+								if v.ram+v.disk == 0 && reused > 0 || round > 0 && reused == 0 {
 									t.Errorf("round %d: %d tokens reused", round, reused)
 								}
 								if err := e.Close(); err != nil {

@@ -9,6 +9,7 @@ import (
 // A Perplexity is how well a model predicts a text.
 type Perplexity struct {
 	NLL    []float32 // negative log-likelihood of each scored token, nats, in order
+	Best   []int32   // the most likely token in its place
 	Chunks int
 	Chunk  int // tokens of a chunk
 }
@@ -51,6 +52,7 @@ func (e *Engine) Perplexity(ctx context.Context, tokens []int32, chunk int, prog
 		err := s.Logits(ctx, part, func(i int, logits []float32) error {
 			if i+1 < len(part) {
 				p.NLL = append(p.NLL, float32(-logProbability(logits, part[i+1])))
+				p.Best = append(p.Best, argmax(logits))
 			}
 			return nil
 		})
@@ -63,6 +65,46 @@ func (e *Engine) Perplexity(ctx context.Context, tokens []int32, chunk int, prog
 		}
 	}
 	return p, nil
+}
+
+// A Comparison is how the scores of a text differ from those of another run over the same tokens and chunks.
+type Comparison struct {
+	Ratio    float64 `json:"ppl_ratio"`     // of the perplexities
+	MeanDiff float64 `json:"nll_mean_diff"` // nats
+	AbsDiff  float64 `json:"nll_abs_diff"`  // mean of the magnitudes of the differences, nats
+	MaxDiff  float64 `json:"nll_max_diff"`
+	SameBest float64 `json:"same_best"` // share of tokens for which the most likely one is the same
+}
+
+// Against compares scores with those of a base.
+func (p Perplexity) Against(base Perplexity) (Comparison, error) {
+	var c Comparison
+	n := len(p.NLL)
+	if n == 0 || n != len(base.NLL) || n != len(base.Best) || n != len(p.Best) || p.Chunk != base.Chunk {
+		return c, fmt.Errorf("%d scores in chunks of %d cannot be compared with %d in chunks of %d", n, p.Chunk, len(base.NLL), base.Chunk)
+	}
+	for i := range p.NLL {
+		d := float64(p.NLL[i]) - float64(base.NLL[i])
+		c.MeanDiff += d / float64(n)
+		c.AbsDiff += math.Abs(d) / float64(n)
+		c.MaxDiff = max(c.MaxDiff, math.Abs(d))
+		if p.Best[i] == base.Best[i] {
+			c.SameBest += 1 / float64(n)
+		}
+	}
+	c.Ratio = math.Exp(c.MeanDiff)
+	return c, nil
+}
+
+// argmax is the id of the largest logit, the lowest of equal ones.
+func argmax(logits []float32) int32 {
+	best := 0
+	for i, v := range logits {
+		if v > logits[best] {
+			best = i
+		}
+	}
+	return int32(best)
 }
 
 // logProbability is the natural logarithm of a token's softmax probability, summed in float64.

@@ -8,10 +8,10 @@ import (
 	"github.com/calderaml/caldera/engine"
 )
 
-// What a prompt of four thousand tokens costs when it comes again: one token, and with its last message edited that
+// What a prompt of thousands of tokens costs when it comes again: one token, and with its last message edited that
 // message and at most the distance between snapshots; so it is after a restart, and with less of the prompt the same.
 func TestReuseCounts(t *testing.T) {
-	size := scaled(4096, 4096, 1200)
+	size := scaled(4096, 2048, 1200)
 	for _, r := range []rig{reference(), oneDevice(t)} {
 		if r.backend == engine.Vulkan && !long() {
 			continue
