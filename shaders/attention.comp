@@ -43,11 +43,13 @@ const float LOWEST = -3.0e38; // below any score, yet differences from it are no
 // Elements e and e + 1 of the pools, e even.
 vec2 key(uint e) {
     if (F16 != 0u) return unpackHalf2x16(k_words[p.off3 + e / 2u]);
-    return vec2(uintBitsToFloat(k_words[p.off3 + e]), uintBitsToFloat(k_words[p.off3 + e + 1u]));
+    uint i = p.off3 + e;
+    return vec2(uintBitsToFloat(k_words[i]), uintBitsToFloat(k_words[i + 1u]));
 }
 vec2 value(uint e) {
     if (F16 != 0u) return unpackHalf2x16(v_words[p.off4 + e / 2u]);
-    return vec2(uintBitsToFloat(v_words[p.off4 + e]), uintBitsToFloat(v_words[p.off4 + e + 1u]));
+    uint i = p.off4 + e;
+    return vec2(uintBitsToFloat(v_words[i]), uintBitsToFloat(v_words[i + 1u]));
 }
 
 #ifdef COLD

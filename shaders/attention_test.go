@@ -125,7 +125,7 @@ func (c attentionCase) fillPools(t *testing.T, fill map[*shaders.Buffer][]byte) 
 					pool = cold
 				}
 				v := []shaders.View{pool.K, pool.V}[j]
-				for _, x := range putToken(t, shaders.Words(fill[v.Buf]), pool.Format, int(page&^shaders.PageCold), pos%shaders.PageTokens, row) {
+				for _, x := range putToken(t, poolWords(v, fill), pool.Format, int(page&^shaders.PageCold), pos%shaders.PageTokens, row) {
 					all = append(all, float64(x))
 				}
 			}

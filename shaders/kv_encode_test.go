@@ -51,7 +51,7 @@ func encodeBlocks(r *rand.Rand, n int, format shaders.KVFormat) (blocks [][32]fl
 		return math.Copysign(0.49999997, float64(i%2)-0.5)
 	})
 	// The largest and smallest that halves hold, and scales that are subnormal halves or zero.
-	for _, top := range []float64{65504, 65503, 0x1p-14 * 127, 0x1p-14 * 8, 0x1p-15 * 127, 0x1p-24 * 127, 0x1p-24 * 63.5, 0x1p-24 * 64, 0x1p-22, 0x1p-22 * 1.5, 0x1p-24} {
+	for _, top := range []float64{65504, 65503, 0x1p-14 * 127, 0x1p-14 * 8, 0x1p-15 * 127, 0x1p-24 * 127, 0x1p-24 * 63.5, 0x1p-24 * 64, 0x1p-22, 0x1p-22 * 1.5, 0x1p-24 * 20, 0x1p-24 * 28, 0x1p-24} {
 		for _, sign := range []float64{1, -1} {
 			add(func(i int) float64 { return sign * top * float64(17-i) / 17 })
 		}
@@ -61,10 +61,10 @@ func encodeBlocks(r *rand.Rand, n int, format shaders.KVFormat) (blocks [][32]fl
 		add(func(i int) float64 { return m * float64(31-2*i) / 31 })
 	}
 	if format == shaders.KVF32 {
-		// Beyond the halves, and far below them.
-		for _, top := range []float64{65505, 1e9, math.MaxFloat32, 1e-20, 0x1p-126, 0x1p-149} {
+		// Beyond the halves, far below them, and scales in the middle of two of them.
+		for _, top := range []float64{8 * (1 + 0x1p-11), 8 * (1 + 0x3p-11), 127 * (1 + 0x1p-11), 127 * (1 + 0x3p-11), 65505, 1e9, math.MaxFloat32, 1e-20, 0x1p-126, 0x1p-149} {
 			for _, sign := range []float64{1, -1} {
-				add(func(i int) float64 { return sign * top * float64(1+i%3) / 3 })
+				add(func(i int) float64 { return sign * top * float64(3-i%3) / 3 })
 			}
 		}
 	}
@@ -137,7 +137,7 @@ func TestKVEncode(t *testing.T) {
 				blocks := shaders.PageTokens * width / 32
 				var want [2][3][][]byte // keys and values, by cold page and block
 				for i, v := range []shaders.View{from.K, from.V} {
-					words := shaders.Words(fill[v.Buf])
+					words := poolWords(v, fill)
 					for _, m := range []shaders.PageMove{moves[0], moves[2]} {
 						xs := encodeBlocks(r, blocks, hot)
 						for b, x := range xs {
@@ -161,7 +161,7 @@ func TestKVEncode(t *testing.T) {
 					for p, bs := range want[i] {
 						got := mem.Bytes(v)[int64(p)*page:][:page]
 						if bs == nil {
-							if !bytes.Equal(got, fill[v.Buf][int64(p)*page:][:page]) {
+							if !bytes.Equal(got, fill[v.Buf][v.Off+int64(p)*page:][:page]) {
 								t.Fatalf("%s: page %d, which no move names, has changed", name, p)
 							}
 							continue

@@ -35,18 +35,25 @@ func newPool(pages, width int, format shaders.KVFormat, fill map[*shaders.Buffer
 	return filledPool(pages, width, format, word, fill)
 }
 
-// filledPool returns a pool of pages of any format, every word the same.
+// filledPool returns a pool of pages of any format, every word the same. Its parts begin at words of their own
+// inside their buffers.
 func filledPool(pages, width int, format shaders.KVFormat, word uint32, fill map[*shaders.Buffer][]byte) shaders.KVPool {
 	p := shaders.KVPool{Format: format}
 	for i, v := range []*shaders.View{&p.K, &p.V} {
-		b := &shaders.Buffer{Name: "kv"[i : i+1], Kind: shaders.State, Size: int64(pages) * format.PageBytes(width)}
+		size, before := int64(pages)*format.PageBytes(width), int64(4+8*i)
+		b := &shaders.Buffer{Name: "kv"[i : i+1], Kind: shaders.State, Size: before + size}
 		w := make([]uint32, b.Size/4)
 		for j := range w {
 			w[j] = word
 		}
-		fill[b], *v = kerneltest.Words(w), b.View()
+		fill[b], *v = kerneltest.Words(w), b.View().Slice(before, size)
 	}
 	return p
+}
+
+// poolWords are the words that a view of a pool begins with.
+func poolWords(v shaders.View, fill map[*shaders.Buffer][]byte) []uint32 {
+	return shaders.Words(fill[v.Buf])[v.Off/4:]
 }
 
 // poolValue is element i of the words of a pool of F32 or F16 pages.

@@ -65,7 +65,7 @@ func TestStepMoves(t *testing.T) {
 		}
 		return w, ViewStep(mem, b.View())
 	}
-	w, s := write(with, runs)
+	_, s := write(with, runs)
 	if s.Moves() != 2 || s.Move(0) != (PageMove{5, 6}) || s.Move(1) != (PageMove{1, 0}) || s.Rows() != 1 || s.Rope(0)[1] != 51201 {
 		t.Errorf("%d moves, %v and %v, %d rows", s.Moves(), s.Move(0), s.Move(1), s.Rows())
 	}
@@ -75,7 +75,7 @@ func TestStepMoves(t *testing.T) {
 	if got, cold := s.KVToken(0, 300); got != 2*PageTokens+44 || cold {
 		t.Errorf("position 300 is token %d, cold %t", got, cold)
 	}
-	w, _ = write(with, []Run{{Tokens: []int32{1}, Pages: []int32{0}}})
+	w, _ := write(with, []Run{{Tokens: []int32{1}, Pages: []int32{0}}})
 	v, none := write(plain, []Run{{Tokens: []int32{1}, Pages: []int32{0}}})
 	if none.Moves() != 0 {
 		t.Errorf("%d moves where there are none", none.Moves())
