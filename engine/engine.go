@@ -241,7 +241,9 @@ func (c *Config) formats() (hot, cold shaders.KVFormat) {
 // kvPolicy says which pages of a sequence are cold.
 func (c *Config) kvPolicy() kv.Policy {
 	_, cold := c.formats()
-	return kv.Policy{PageTokens: shaders.PageTokens, Quantised: cold.Cold(), Sink: c.KVSink, Window: c.KVWindow}
+	// More than the context makes no difference.
+	sink, window := min(c.KVSink, c.Context), min(c.KVWindow, c.Context)
+	return kv.Policy{PageTokens: shaders.PageTokens, Quantised: cold.Cold(), Sink: sink, Window: window}
 }
 
 // checkKV refuses a type of KV cache that does not suit the model.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/calderaml/caldera/engine/prefix"
@@ -38,6 +39,7 @@ type decoder interface {
 
 // newJob checks a request.
 func (e *Engine) newJob(ctx context.Context, r Request) (*job, error) {
+	r.Prompt = slices.Clone(r.Prompt) // the caller's may change while the request runs
 	switch n := len(r.Prompt); {
 	case r.MaxTokens < 0:
 		return nil, fmt.Errorf("a limit of %d tokens", r.MaxTokens)

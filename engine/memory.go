@@ -86,10 +86,11 @@ type WeightType struct {
 
 // KVMemory is the pages of the attention layers.
 type KVMemory struct {
-	PageTokens int   `json:"page_tokens"`
-	PageBytes  int64 `json:"page_bytes"` // of all layers
-	Pages      int   `json:"pages"`
-	MaxPages   int   `json:"max_pages"` // that a layer can have: kernels bind its keys, and its values, whole; 0 no limit
+	PageTokens int    `json:"page_tokens"`
+	PageBytes  int64  `json:"page_bytes"` // of all layers
+	Format     string `json:"format"`     // of these pages; cold ones have the type of the cache
+	Pages      int    `json:"pages"`
+	MaxPages   int    `json:"max_pages"` // that a layer can have: kernels bind its keys, and its values, whole; 0 no limit
 	// ColdPages are those of a quantised cache for what has left the window.
 	ColdPageBytes int64   `json:"cold_page_bytes"`
 	ColdPages     int     `json:"cold_pages"`

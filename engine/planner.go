@@ -214,7 +214,7 @@ func (p *planner) state(shape model.StateShape, binding int64) (KVMemory, StateM
 	}
 	st := p.model.NewState(one)
 	k := KVMemory{
-		PageTokens: shaders.PageTokens, PageBytes: p.model.PageBytes(shape.KV), Pages: shape.Pages, MaxPages: most(st.PageViews(0)),
+		PageTokens: shaders.PageTokens, PageBytes: p.model.PageBytes(shape.KV), Format: shape.KV.String(), Pages: shape.Pages, MaxPages: most(st.PageViews(0)),
 		Contexts: float64(shape.Pages) / float64(max(1, p.cfg.kvPolicy().Need(p.cfg.Context).Hot)),
 	}
 	k.Bytes = k.PageBytes * int64(shape.Pages)

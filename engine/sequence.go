@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"time"
 	"weak"
@@ -17,10 +18,13 @@ type sequence struct {
 	seat   *kv.Seat
 	tokens []int32
 	failed error
+	closed bool // the seat has been given up
 	// last is the snapshot whose pages the next one may share, as long as somebody keeps it: what has been evicted from the
 	// cache shall not go on taking memory.
 	last weak.Pointer[state.Snapshot]
 }
+
+var errClosedSession = errors.New("the session is closed")
 
 // seat makes a sequence of at most n tokens. It fails with kv.ErrFull or kv.ErrNever.
 func (e *Engine) seat(n int) (*sequence, error) {
@@ -38,6 +42,7 @@ func (e *Engine) seat(n int) (*sequence, error) {
 
 // unseat gives back what a sequence holds.
 func (e *Engine) unseat(seq *sequence) {
+	seq.closed = true
 	seq.seat.Close()
 	delete(e.seqs, seq)
 }
@@ -61,6 +66,9 @@ type part struct {
 func (e *Engine) step(parts []part, outs int, opt model.GraphOptions) (p *planned, waited time.Duration, err error) {
 	rows := 0
 	for _, x := range parts {
+		if x.seq.closed {
+			return nil, 0, errClosedSession
+		}
 		if x.seq.failed != nil {
 			return nil, 0, fmt.Errorf("an earlier step failed and left the sequence in an unknown state; reset it: %w", x.seq.failed)
 		}

@@ -42,7 +42,6 @@ func (s *Session) Close() {
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
 	s.e.unseat(s.seq)
-	s.seq.failed = errors.New("the session is closed")
 	s.e.batcher.poke() // somebody may wait for the seat
 }
 

@@ -2,7 +2,9 @@ package engine
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"os"
 	"weak"
 
 	"github.com/calderaml/caldera/engine/kv"
@@ -10,11 +12,15 @@ import (
 	"github.com/calderaml/caldera/shaders"
 )
 
-// identityBytes is how much of the beginning of each tensor goes into the identity of a model.
-const identityBytes = 4096
+// Of each tensor so many pieces of so many bytes, spread evenly, go into the identity of a model.
+const (
+	identityPieces = 64
+	identityBytes  = 1024
+)
 
 // identity is the digest of everything that decides what the numbers in a state mean and how they come out: metadata
-// and tensor table, the beginning of every tensor, and what computes, as another device rounds otherwise.
+// and tensor table, samples of every tensor, the time of the file, which tells what the samples do not, and what
+// computes, as another device rounds otherwise.
 func (e *Engine) identity() (state.Digest, error) {
 	var parts [][]byte
 	for _, t := range e.file.Tensors() {
@@ -22,9 +28,16 @@ func (e *Engine) identity() (state.Digest, error) {
 		if err != nil {
 			return state.Digest{}, err
 		}
-		parts = append(parts, fmt.Appendf(nil, "%s %d %v", t.Name, t.Type, t.Dims), data[:min(len(data), identityBytes)])
+		parts = append(parts, fmt.Appendf(nil, "%s %d %v", t.Name, t.Type, t.Dims))
+		for i := range identityPieces {
+			at := len(data) / identityPieces * i
+			parts = append(parts, data[at:min(len(data), at+identityBytes)])
+		}
 	}
-	for i := range e.file.Parts() {
+	for i, name := range e.file.Parts() {
+		if info, err := os.Stat(name); err == nil && e.cfg.Data == nil {
+			parts = append(parts, fmt.Appendf(nil, "%d", info.ModTime().UnixNano()))
+		}
 		header := e.file.Pages(i)
 		if header == nil {
 			header = e.cfg.Data
@@ -141,6 +154,9 @@ func (c stateCopier) each(parts []state.Part, f func(v shaders.View, data []byte
 
 // capture takes a snapshot of a sequence. e.mu is held, and no step is in flight.
 func (e *Engine) capture(seq *sequence) (*state.Snapshot, error) {
+	if seq.closed {
+		return nil, errClosedSession
+	}
 	if seq.failed != nil {
 		return nil, seq.failed
 	}
@@ -153,6 +169,12 @@ func (e *Engine) capture(seq *sequence) (*state.Snapshot, error) {
 
 // put makes a sequence hold a snapshot. If it fails, the sequence is empty. e.mu is held.
 func (e *Engine) put(seq *sequence, snap *state.Snapshot) (err error) {
+	if seq.closed {
+		return errClosedSession
+	}
+	if snap == nil || snap.Layout() == nil {
+		return errors.New("there is no snapshot to restore")
+	}
 	seq.reset()
 	defer func() {
 		if err != nil {

@@ -20,7 +20,6 @@ import (
 // maxBatch is the most rows of a step.
 const maxBatch = 512
 
-
 // maxQueue is the most requests that wait.
 const maxQueue = 1 << 16
 

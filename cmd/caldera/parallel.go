@@ -103,6 +103,25 @@ type parallelStats struct {
 	longest                  time.Duration
 }
 
+// openFile opens a file for reading. That of a pipe waits for somebody who writes, so it gives up when ctx ends.
+func openFile(ctx context.Context, path string) (*os.File, error) {
+	type opened struct {
+		f   *os.File
+		err error
+	}
+	c := make(chan opened, 1)
+	go func() {
+		f, err := os.Open(path)
+		c <- opened{f, err}
+	}()
+	select {
+	case o := <-c:
+		return o.f, o.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // parallel runs the requests of a file side by side.
 func (a *app) parallel(ctx context.Context, path string) (err error) {
 	defaults, err := a.request()
@@ -111,7 +130,10 @@ func (a *app) parallel(ctx context.Context, path string) (err error) {
 	}
 	in := a.in
 	if path != "-" {
-		f, err := os.Open(path)
+		f, err := openFile(ctx, path)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		if _, nerr := strconv.Atoi(path); err != nil && nerr == nil {
 			return usagef("--parallel takes a file of requests, and there is none named %s; use --slots for how many run at a time", path)
 		} else if err != nil {

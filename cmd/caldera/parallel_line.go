@@ -37,7 +37,7 @@ func parseLine(line []byte, defaults engine.Request) (l parallelLine, err error)
 	if err != nil {
 		return l, err
 	}
-	err = l.identify(fields)
+	err = errors.Join(l.identify(fields), sameThing(fields))
 	for _, f := range fields {
 		if err != nil {
 			return l, err
@@ -107,6 +107,28 @@ func quoteShort(s string) string {
 		s = strings.ToValidUTF8(s[:60], "") + "..."
 	}
 	return strconv.Quote(s)
+}
+
+// oneThing lists names that say the same.
+var oneThing = [][]string{
+	{"prompt", "prompt_ids", "messages"}, {"max_tokens", "max_completion_tokens", "n_predict"}, {"repetition_penalty", "repeat_penalty"},
+}
+
+// sameThing refuses fields of which only one would count.
+func sameThing(fields []jsonField) error {
+	for _, names := range oneThing {
+		first := ""
+		for _, f := range fields {
+			if isNull(f.value) || !slices.Contains(names, f.name) {
+				continue
+			}
+			if first != "" {
+				return fmt.Errorf("%s and %s were both given; use one", first, f.name)
+			}
+			first = f.name
+		}
+	}
+	return nil
 }
 
 // identify finds the line's id.
@@ -248,17 +270,9 @@ const maxDeadline = 1 << 35
 
 // check looks at a line as a whole.
 func (l *parallelLine) check() error {
-	n := 0
-	for _, given := range []bool{l.text != nil, l.ids != nil, l.messages != nil} {
-		if given {
-			n++
-		}
-	}
 	switch {
-	case n == 0:
+	case l.text == nil && l.ids == nil && l.messages == nil:
 		return errors.New("there is no prompt; give prompt, prompt_ids or messages")
-	case n > 1:
-		return errors.New("more than one prompt; give one of prompt, prompt_ids and messages")
 	case l.text != nil && *l.text == "":
 		return errors.New("prompt: it is empty")
 	}
@@ -412,9 +426,21 @@ func lineContent(v json.RawMessage, role string) (string, error) {
 		}
 		return "", errors.New("it is missing")
 	}
-	var parts []map[string]json.RawMessage
-	if err := decodeAs(v, &parts, "a string or a list of parts"); err != nil {
+	var raw []json.RawMessage
+	if err := decodeAs(v, &raw, "a string or a list of parts"); err != nil {
 		return "", err
+	}
+	var parts []map[string]json.RawMessage
+	for i, r := range raw {
+		fields, err := objectFields(r)
+		if err != nil {
+			return "", fmt.Errorf("part %d: %w", i, err)
+		}
+		p := map[string]json.RawMessage{}
+		for _, f := range fields {
+			p[f.name] = f.value
+		}
+		parts = append(parts, p)
 	}
 	var b strings.Builder
 	for i, p := range parts {

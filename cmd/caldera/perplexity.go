@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -84,7 +85,7 @@ func (a *app) perplexity(ctx context.Context, f perplexityFlags) (err error) {
 	if f.chunks < 0 {
 		return usagef("--chunks is %d; use 1 or more, or 0 for all", f.chunks)
 	}
-	var base engine.Perplexity
+	var base baseScores
 	if f.base != "" {
 		if base, err = readScores(f.base); err != nil {
 			return err
@@ -119,6 +120,11 @@ func (a *app) perplexity(ctx context.Context, f perplexityFlags) (err error) {
 	if f.chunks > 0 {
 		tokens = tokens[:min(len(tokens), f.chunks*chunk)]
 	}
+	if f.base != "" {
+		if err := base.of(tokens); err != nil {
+			return usagef("--base %s: %w", f.base, err)
+		}
+	}
 	a.noteDevice(e)
 	start := time.Now()
 	p := a.newProgress()
@@ -130,14 +136,16 @@ func (a *app) perplexity(ctx context.Context, f perplexityFlags) (err error) {
 		return err
 	}
 	took := time.Since(start)
+	// What goes wrong from here on does not keep the result from being printed.
+	var lost error
 	if f.save != "" {
-		if err := a.writeFile(f.save, func(w io.Writer) error { return writeScores(w, x) }); err != nil {
-			return fmt.Errorf("scores: %w", err)
+		if err := a.writeFile(f.save, func(w io.Writer) error { return writeScores(w, x, tokens) }); err != nil {
+			lost = fmt.Errorf("scores: %w", err)
 		}
 	}
 	if f.nll != "" {
 		if err := a.writeFile(f.nll, func(w io.Writer) error { return writeFloats(w, x.NLL) }); err != nil {
-			return fmt.Errorf("likelihoods: %w", err)
+			lost = errors.Join(lost, fmt.Errorf("likelihoods: %w", err))
 		}
 	}
 	r := perplexityResult{
@@ -147,21 +155,21 @@ func (a *app) perplexity(ctx context.Context, f perplexityFlags) (err error) {
 		Seconds: took.Seconds(), TokensPS: perSecond(x.Chunks*chunk, took),
 	}
 	if f.base != "" {
-		c, err := x.Against(base)
-		if err != nil {
-			return usagef("--base %s: %w", f.base, err)
+		if c, err := x.Against(base.Perplexity); err != nil {
+			lost = errors.Join(lost, fmt.Errorf("--base %s: %w", f.base, err))
+		} else {
+			r.Base, r.Against = f.base, &c
 		}
-		r.Base, r.Against = f.base, &c
 	}
 	a.note("%d tokens in %d chunks of %d in %.1f s, %.1f tokens/s", r.Tokens, r.Chunks, r.Chunk, r.Seconds, r.TokensPS)
 	if a.json {
-		return a.printJSON(r)
+		return errors.Join(a.printJSON(r), lost)
 	}
 	if _, err = fmt.Fprintf(a.out, "perplexity %.4f  nll %.6f  tokens %d\n", r.PPL, r.NLLMean, r.Scored); err != nil || r.Against == nil {
-		return err
+		return errors.Join(err, lost)
 	}
 	c := r.Against
 	_, err = fmt.Fprintf(a.out, "against the base: perplexity %+.3f %%  same best token %.2f %%  nll differs by %.5f on average, by %.4f at most\n",
 		100*(c.Ratio-1), 100*c.SameBest, c.AbsDiff, c.MaxDiff)
-	return err
+	return errors.Join(err, lost)
 }

@@ -112,9 +112,9 @@ func printPlan(out io.Writer, m *engine.MemoryPlan) error {
 	}
 	hot, cold := m.KV.PageBytes*int64(m.KV.Pages), m.KV.ColdPageBytes*int64(m.KV.ColdPages)
 	if m.KV.ColdPages == 0 {
-		sum("attention cache", hot, "%s", kvPages(m.KV.Pages, m.KV.PageTokens, m.KV.PageBytes, m.KVType))
+		sum("attention cache", hot, "%s", kvPages(m.KV.Pages, m.KV.PageTokens, m.KV.PageBytes, m.KV.Format))
 	} else {
-		sum("attention cache", hot, "%s", kvPages(m.KV.Pages, m.KV.PageTokens, m.KV.PageBytes, "f16 (the beginning and recent tokens)"))
+		sum("attention cache", hot, "%s", kvPages(m.KV.Pages, m.KV.PageTokens, m.KV.PageBytes, m.KV.Format+" (the beginning and recent tokens)"))
 		sum("attention cache", cold, "%s", kvPages(m.KV.ColdPages, m.KV.PageTokens, m.KV.ColdPageBytes, m.KVType))
 	}
 	sum("recurrent state", m.State.Bytes, "%s a sequence", size(m.State.SlotBytes))
