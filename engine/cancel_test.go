@@ -123,6 +123,33 @@ func TestCancel(t *testing.T) {
 	}
 }
 
+// A request that ends while the cache is looked at for it leaves no snapshot in use.
+func TestCancelDuringLookup(t *testing.T) {
+	e := slow(t, engine.Config{Slots: 2, CacheRAM: 16 << 20})
+	r := rand.New(rand.NewPCG(13, 2))
+	prompt := randomTokens(r, 600, mixVocab)
+	if want := ask(t, e, greedy(prompt, 1)); want.Processed != 600 {
+		t.Fatalf("%+v", want.Result)
+	}
+	busy := send(t, context.Background(), e, greedy([]int32{1, 2, 3}, 0)) // so that steps go on
+	for range scaled(2000, 500, 100) {
+		s := send(t, context.Background(), e, greedy(prompt, 1))
+		time.Sleep(time.Duration(r.IntN(100)) * time.Microsecond)
+		s.Cancel()
+		if _, err := s.Result(); err != nil && !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+	}
+	busy.Cancel()
+	if _, err := busy.Result(); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	mustBeIdle(t, e)
+	if s := e.Cache().Stats(); s.Hits+s.PartialHits == 0 {
+		t.Error("nothing was found, and the test shows nothing")
+	}
+}
+
 // A context that has ended before the request is sent costs nothing.
 func TestCancelBefore(t *testing.T) {
 	e := slow(t, engine.Config{Slots: 1})
@@ -224,26 +251,23 @@ func TestBusy(t *testing.T) {
 // Requests come to their turn in the order in which they were sent.
 func TestOrder(t *testing.T) {
 	e := slow(t, engine.Config{Slots: 1})
-	var mu sync.Mutex
-	var order []int
-	var all sync.WaitGroup
+	var sent []time.Time
+	var streams []*engine.Stream
 	for i := range 6 {
-		s := send(t, context.Background(), e, greedy(randomTokens(rand.New(rand.NewPCG(1, 1)), 60-10*i, mixVocab), 3))
-		all.Go(func() {
-			if waitTokens(s, 1) {
-				mu.Lock()
-				order = append(order, i)
-				mu.Unlock()
-			}
-			if _, err := s.Result(); err != nil {
-				t.Error(err)
-			}
-		})
-		time.Sleep(2 * time.Millisecond)
+		sent = append(sent, time.Now())
+		streams = append(streams, send(t, context.Background(), e, greedy(randomTokens(rand.New(rand.NewPCG(1, 1)), 60-10*i, mixVocab), 3)))
 	}
-	all.Wait()
-	if !slices.IsSorted(order) || len(order) != 6 {
-		t.Errorf("requests came in the order %v", order)
+	var before time.Time
+	for i, s := range streams {
+		res, err := s.Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		seated := sent[i].Add(res.Queued)
+		if seated.Before(before) {
+			t.Errorf("request %d came in %v before the one that was sent before it", i, before.Sub(seated))
+		}
+		before = seated
 	}
 }
 
@@ -290,12 +314,25 @@ func TestSessionsAndRequestsShareSeats(t *testing.T) {
 func TestCloseWhileRunning(t *testing.T) {
 	for _, cache := range []int64{0, 16 << 20} {
 		c := small.config(t)
-		c.Context, c.Batch, c.Slots, c.CacheRAM = 16384, 1, 2, cache
+		c.Context, c.Batch, c.Slots, c.CacheRAM = 16384, 1, 3, cache
 		e, err := engine.Open(reference().config(c))
 		if err != nil {
 			t.Fatal(err)
 		}
 		r := rand.New(rand.NewPCG(1, 3))
+		held, err := e.NewSession()
+		if err != nil {
+			t.Fatal(err)
+		}
+		fed := make(chan error)
+		go func() {
+			for {
+				if err := held.Prefill(context.Background(), []int32{1, 2}); err != nil {
+					fed <- err
+					return
+				}
+			}
+		}()
 		decoding := send(t, context.Background(), e, greedy([]int32{1, 2, 3}, 0))
 		first(t, decoding, 2)
 		streams := []*engine.Stream{decoding}
@@ -328,6 +365,17 @@ func TestCloseWhileRunning(t *testing.T) {
 			t.Errorf("closing took %v", took)
 		}
 		late.Wait()
+		if err := <-fed; !errors.Is(err, engine.ErrClosed) {
+			t.Errorf("a session that was being fed: %v", err)
+		}
+		if _, err := held.Snapshot(); !errors.Is(err, engine.ErrClosed) {
+			t.Errorf("a snapshot after that: %v", err)
+		}
+		if _, err := held.Fork(); !errors.Is(err, engine.ErrClosed) {
+			t.Errorf("a fork after that: %v", err)
+		}
+		held.Reset()
+		held.Close()
 		for i, s := range streams {
 			if res, err := s.Result(); !errors.Is(err, engine.ErrClosed) || res.Reason != engine.ReasonError {
 				t.Errorf("request %d: %+v, %v", i, res, err)

@@ -18,10 +18,8 @@ import (
 // third after one of the others; a prompt that does not fit is refused with the numbers; short requests use what two
 // long ones leave; and memory is what the plan said.
 func TestCaseC29(t *testing.T) {
+	serial(t)
 	for _, r := range []rig{reference(), oneDevice(t)} {
-		if r.backend == engine.Vulkan && raceEnabled {
-			continue
-		}
 		t.Run(r.name, func(t *testing.T) {
 			ctx := context.Background()
 			length := 1024
@@ -44,11 +42,18 @@ func TestCaseC29(t *testing.T) {
 				wantShort = append(wantShort, ask(t, e, x))
 			}
 
-			plan, err := engine.PlanMemory(r.config(cfg))
-			if err != nil {
-				t.Fatal(err)
+			// The limit at which there is room for ten pages, of which a context takes four.
+			for pages := 12; pages > 10; cfg.MemoryLimit -= 4 << 10 {
+				plan, err := engine.PlanMemory(r.config(cfg))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if cfg.MemoryLimit == 0 {
+					cfg.MemoryLimit = 2 * plan.Needed
+				}
+				pages = plan.KV.Pages
 			}
-			cfg.MemoryLimit = plan.Needed - plan.KV.Bytes/6
+			cfg.MemoryLimit += 4 << 10
 			var mu sync.Mutex
 			var log []string
 			cfg.Warn = func(err error) {
@@ -57,7 +62,7 @@ func TestCaseC29(t *testing.T) {
 				log = append(log, err.Error())
 			}
 			e = r.open(t, cfg)
-			if m := e.Memory(); m.Slots != 3 || m.KV.Contexts < 2 || m.KV.Contexts > 2.5 {
+			if m := e.Memory(); m.Slots != 3 || m.KV.Contexts != 2.5 {
 				t.Fatalf("there is room for %g contexts, %d slots", m.KV.Contexts, m.Slots)
 			}
 
@@ -83,7 +88,7 @@ func TestCaseC29(t *testing.T) {
 				t.Errorf("they waited %v, %v and %v; the first two took at least %v", results[0].Queued, results[1].Queued, results[2].Queued, short)
 			}
 
-			_, err = e.Generate(ctx, greedy(randomTokens(rnd, length+length/10, mixVocab), 1))
+			_, err := e.Generate(ctx, greedy(randomTokens(rnd, length+length/10, mixVocab), 1))
 			if !errors.Is(err, engine.ErrContextFull) || !contains(err, fmt.Sprint(length+length/10)) || !contains(err, fmt.Sprint(length)) {
 				t.Errorf("a prompt of %d tokens: %v", length+length/10, err)
 			}

@@ -96,6 +96,7 @@ func mustEqual(t testing.TB, what string, got, want answer) {
 
 // C01: of two prompts that part near their end the second costs what follows a snapshot before that.
 func TestCaseC01(t *testing.T) {
+	serial(t)
 	bodies := readBodies(t, "c01_prefix_pair.jsonl")
 	for _, r := range []rig{reference(), oneDevice(t)} {
 		if r.backend == engine.Vulkan && !long() {
@@ -147,6 +148,7 @@ func TestCaseC01(t *testing.T) {
 
 // C02: where the template drops the reasoning of earlier turns, a turn costs the last answer and the new message.
 func TestCaseC02(t *testing.T) {
+	serial(t)
 	bodies := readBodies(t, "c02_thinking_turns.json")
 	for _, r := range []rig{reference(), oneDevice(t)} {
 		t.Run(r.name, func(t *testing.T) {
@@ -190,7 +192,7 @@ func TestCaseC10(t *testing.T) {
 		cfg.Context = 1024
 		bodies := bodies
 		if !long() {
-			bodies = bodies[:8-3*i]
+			bodies = bodies[:scaled(16, 8-3*i, 4)]
 		}
 		var rs []engine.Request
 		var want []answer

@@ -17,7 +17,7 @@ import (
 )
 
 // heavy has a large recurrent state for what it computes, so that snapshots of it fill a budget.
-var heavy = func() synth { s := small; s.stateDim, s.valHeads = 32, 16; return s }()
+var heavy = func() synth { s := small; s.layers, s.stateDim, s.valHeads = 2, 32, 16; return s }()
 
 // resident is how many bytes of memory the process has, on Linux those of all kinds, elsewhere those of the Go runtime.
 func resident(t testing.TB) int64 {
@@ -133,7 +133,7 @@ func TestCaseC04(t *testing.T) {
 
 // Two thousand requests of random lengths, many of them cancelled: memory stays flat, and all seats are returned.
 func TestChurn(t *testing.T) {
-	requests, budget := scaled(2000, 200, 40), int64(scaled(256, 10, 2))<<20
+	requests, budget := scaled(2000, 200, 24), int64(scaled(256, 10, 1))<<20
 	for _, r := range []rig{reference(), oneDevice(t)} {
 		if r.backend == engine.Vulkan && !long() {
 			continue

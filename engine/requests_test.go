@@ -30,11 +30,28 @@ func scaled(full, few, fewer int) int {
 	return few
 }
 
+// serial skips a test under the race detector that does one thing at a time.
+func serial(t testing.TB) {
+	t.Helper()
+	if raceEnabled && !long() {
+		t.Skip("it does one thing at a time")
+	}
+}
+
 // reference is the rig of the plain Go twins.
 func reference() rig { return rig{"reference", engine.Reference, "", ""} }
 
-// oneDevice is the first Vulkan device, or the reference where there is none.
-func oneDevice(t testing.TB) rig { return rigs(t)[0] }
+// oneDevice is a Vulkan device, the one that makes plans fastest of those that tests are run on, or the reference where
+// there is none.
+func oneDevice(t testing.TB) rig {
+	rs := rigs(t)
+	for _, r := range rs {
+		if strings.HasPrefix(r.name, "llvmpipe") && r.profile == "auto" {
+			return r
+		}
+	}
+	return rs[0]
+}
 
 // greedy asks for n tokens without any chance in them.
 func greedy(prompt []int32, n int) engine.Request {

@@ -11,7 +11,8 @@ import (
 // What a prompt of thousands of tokens costs when it comes again: one token, and with its last message edited that
 // message and at most the distance between snapshots; so it is after a restart, and with less of the prompt the same.
 func TestReuseCounts(t *testing.T) {
-	size := scaled(4096, 2048, 1200)
+	serial(t)
+	size := scaled(4096, 2048, 2048)
 	for _, r := range []rig{reference(), oneDevice(t)} {
 		if r.backend == engine.Vulkan && !long() {
 			continue

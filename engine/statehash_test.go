@@ -10,6 +10,7 @@ import (
 
 	"github.com/calderaml/caldera/engine"
 	"github.com/calderaml/caldera/engine/state"
+	"github.com/calderaml/caldera/internal/oracle"
 )
 
 // caches are types of KV cache whose windows and sinks make pages turn cold within a few hundred tokens.
@@ -31,14 +32,12 @@ func hash(t testing.TB, s *engine.Session) state.Digest {
 // The state after some tokens is the same, bit for bit, however they were divided into steps and whatever ran in the
 // same steps; and so it is after a snapshot, its encoding, and a restore, in the same engine or in another.
 func TestStateDependsOnTokensAlone(t *testing.T) {
+	serial(t)
 	ctx := context.Background()
-	lengths := []int{1, 256, 257, 321, 577}
-	if raceEnabled {
-		lengths = []int{5, 257, 577}
-	}
+	lengths := []int{1, 257, 577, 900} // a page of q4_0 turns cold at 576 and at 832, of q8_0 at 456 and 712
 	for i, r := range []rig{reference(), oneDevice(t)} {
 		for j, kv := range caches {
-			if i == 1 && !long() && j != 1 || raceEnabled && (i+j) != 1 {
+			if i == 1 && !long() && j != 1 {
 				continue
 			}
 			t.Run(r.name+"/"+kv.kv, func(t *testing.T) {
@@ -160,5 +159,30 @@ func TestCachedStateIsTheSessions(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// So it is with quantised weights, on every device and profile.
+func TestStateOnEveryDevice(t *testing.T) {
+	serial(t)
+	path := oracle.OfArch(oracle.Supported(oracle.Cases(t), "F32", "Q4_0"), "qwen35moe")[0].Model()
+	for _, r := range rigs(t) {
+		e := r.open(t, engine.Config{Path: path, Context: 256, Batch: 64, KV: "f16"})
+		s := session(t, e)
+		var want state.Digest
+		for _, batch := range []int{64, 5, 7} {
+			if err := e.SetBatch(batch); err != nil {
+				t.Fatal(err)
+			}
+			s.Reset()
+			if err := s.Prefill(context.Background(), randomTokens(rand.New(rand.NewPCG(7, 9)), 78, e.Model().Vocab)); err != nil {
+				t.Fatal(err)
+			}
+			if got := hash(t, s); batch == 64 {
+				want = got
+			} else if got != want {
+				t.Errorf("%s: the state after steps of %d is not that after one of 64 and one of 14", r.name, batch)
+			}
+		}
 	}
 }

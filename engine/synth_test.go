@@ -30,8 +30,8 @@ type synth struct {
 	headGain, attnGain, focus float64
 }
 
-// small has a delta-net layer and one that attends.
-var small = synth{layers: 2, interval: 2, embed: 32, heads: 1, headDim: 32, rotary: 16, stateDim: 16, keyHeads: 1, valHeads: 2,
+// small has a layer that attends between two delta-net layers, so that whatever attention does shows in the state.
+var small = synth{layers: 3, interval: 2, embed: 32, heads: 1, headDim: 32, rotary: 16, stateDim: 16, keyHeads: 1, valHeads: 2,
 	experts: 4, used: 2, ff: 32, context: 1 << 16, headGain: 4, attnGain: 4, focus: 1.5}
 
 // chatty is the same with a vocabulary, so that it understands text and the structure of chats.

@@ -242,13 +242,13 @@ func TestOddRows(t *testing.T) {
 	ids := filledWords("ids", capacity*k, chosenExperts(r, capacity, k, experts), fill)
 	gateUp := &shaders.ExpertGateUp{Step: step, X: x, H: paddedMat("h", capacity, k*out, 2, 1, fill), Ids: ids.View(), Rows: capacity, K: k,
 		Gate: stack, Up: expertStack(r, "up", quant.MXFP4, in, out, experts, fill)}
-	checkGateUp(t, "gate and up", gateUp, rows, fill, inWindows(t, gateUp, window), true, 0)
+	checkGateUp(t, "gate and up", gateUp, rows, fill, func(o shaders.Op) shaders.Op { return inWindows(t, o, window) }, true, 0)
 
 	wide := paddedMat("wide", capacity, 3*in, 1, 0, fill)
 	setRows(wide, kerneltest.Normal(r, capacity*3*in), fill)
 	weights := paddedMat("weights", capacity, k, 0, 0, fill)
 	setRows(weights, kerneltest.Normal(r, capacity*k), fill)
-	down := &shaders.ExpertDown{Step: step, W: stack, H: wide, Ids: ids.View(), Weights: weights.View, Rows: capacity, K: k,
+	down := &shaders.ExpertDown{Step: step, W: stack, H: wide, Ids: ids.View(), Weights: weights.View, Parts: partsOf(capacity, k, out), Rows: capacity, K: k,
 		Y: paddedMat("down", capacity, out, 0, 3, fill)}
 	product := &shaders.MatMul{Step: step, W: plain, X: wide, Rows: capacity, Y: paddedMat("product", capacity, out, 3, 0, fill)}
 	kerneltest.Run(t, kerneltest.Case{

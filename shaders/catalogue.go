@@ -28,6 +28,7 @@ func Modules() []Module {
 	for _, f := range []func() []Module{
 		matmulModules,
 		routerModules,
+		expertGroupModules,
 		expertGateUpModules,
 		expertDownModules,
 		topkModules,

@@ -5,74 +5,212 @@ import "fmt"
 // ExpertDown adds the weighted outputs of the experts to the residual: Y[row] += sum over s < K of
 // Weights[row][s] * (W H[row][s]), with W the matrix of expert Ids[row][s] (model-qwen35.md 5.3, step 5: the
 // weight applies after the down projection). An id that names no expert adds nothing.
+//
+// A dispatch over rows adds up as it goes. With Tiles (see [ExpertGroup]), which let the rows of a step share
+// weights, and where the stack takes several bindings, the products go to Parts first and another dispatch adds
+// them up: in the order of the slots in every case, so that the sum has the same bits.
 type ExpertDown struct {
 	Step    View
 	W       Matrix // a stack of Out x F
 	H       Mat    // rows x K*F
 	Ids     View   // [Rows][K] uint32
 	Weights View   // [Rows][K] float32
+	Tiles   View   // of the Ids; zero when absent
+	Parts   View   // the op's own between its dispatches; of PartsBytes
 	Y       Mat    // rows x Out, read and written
 	Rows    int
 	K       int
 }
 
+const (
+	downRows  = iota // add up a row's experts
+	downPairs        // products of pairs, one by one
+	downTiles
+)
+
+// partsUnit is the fewest outputs that products are formed of at once, a multiple of what begins at a word in
+// any block type; partsLimit is the memory that more of them may take.
+const (
+	partsUnit  = 32
+	partsLimit = 32 << 20
+)
+
+// PartsBytes is a size of Parts for steps of at most so many rows: room for the products of all pairs, or of a run
+// of the outputs where that is much.
+func PartsBytes(rows, k, out int) int64 {
+	column := 4 * int64(rows) * int64(k)
+	units := max(partsLimit/(column*partsUnit), 1)
+	return column * min(int64(out), units*partsUnit)
+}
+
 func expertDownModules() []Module {
-	return weightModules("expert_down", 1, Module{Source: "expert_down.comp", Buffers: 6, Params: 9})
+	ms := weightModules("expert_down", 1, Module{Source: "expert_down.comp", Buffers: 6, Params: 10})
+	return append(ms, Module{Name: "expert_sum", Source: "expert_sum.comp", Buffers: 5, Params: 4})
 }
 
 func (o *ExpertDown) Kernel() string { return "expert_down" }
 
 func (o *ExpertDown) Operands() []Operand {
-	return append([]Operand{R(o.Step), R(o.W.View), R(o.H.View), R(o.Ids), R(o.Weights), RW(o.Y.View)}, o.W.operands()...)
+	ops := []Operand{R(o.Step), R(o.W.View), R(o.H.View), R(o.Ids), R(o.Weights), RW(o.Y.View), W(o.Parts)}
+	if o.tiled() {
+		ops = append(ops, R(o.Tiles))
+	}
+	return append(ops, o.W.operands()...)
 }
+
+// Contents says that Parts is the dispatches' own.
+func (o *ExpertDown) Contents(operand int) Content {
+	if operand == 6 {
+		return Notes
+	}
+	return Values
+}
+
+func (o *ExpertDown) tiled() bool { return o.Tiles.Buf != nil }
 
 func (o *ExpertDown) Cost() Cost {
 	r, k, f, e := int64(o.Rows), int64(o.K), int64(o.W.In), int64(o.W.Out)
 	used := min(r*k, int64(o.W.stack()))
-	return Cost{Weights: used * o.W.used(), Bytes: 4 * r * (k*f + 2*k + 2*e), Flops: 2 * r * k * f * e}
+	c := Cost{Weights: used * o.W.used(), Bytes: 4 * r * (k*f + 2*k + 2*e), Flops: 2 * r * k * f * e}
+	if o.tiled() {
+		c.Bytes += 2 * 4 * r * k * e
+	}
+	return c
+}
+
+func (o *ExpertDown) check() error {
+	if err := o.W.checkStack(); err != nil {
+		return err
+	}
+	pairs := int64(o.Rows) * int64(o.K) * 4
+	switch {
+	case o.K < 1 || o.H.Width != o.K*o.W.In || o.Y.Width != o.W.Out:
+		return fmt.Errorf("expert_down %s: %d x %d weights of %d experts between widths %d and %d", o.W.Name, o.W.Out, o.W.In, o.K, o.H.Width, o.Y.Width)
+	case !o.H.holds(o.Rows) || !o.Y.holds(o.Rows):
+		return fmt.Errorf("expert_down %s: matrices of %d and %d bytes do not hold %d rows", o.W.Name, o.H.Len, o.Y.Len, o.Rows)
+	case o.Ids.Len < pairs || o.Weights.Len < pairs:
+		return fmt.Errorf("expert_down %s: ids of %d and weights of %d bytes, %d rows of %d experts need %d", o.W.Name, o.Ids.Len, o.Weights.Len, o.Rows, o.K, pairs)
+	case o.tiled() && o.Tiles.Len < TilesBytes(o.Rows, o.K, o.W.stack()):
+		return fmt.Errorf("expert_down %s: tiles of %d bytes for %d rows of %d of %d experts", o.W.Name, o.Tiles.Len, o.Rows, o.K, o.W.stack())
+	case o.Parts.Len < pairs*int64(min(o.W.Out, partsUnit)):
+		return fmt.Errorf("expert_down %s: parts of %d bytes for %d rows of %d experts", o.W.Name, o.Parts.Len, o.Rows, o.K)
+	}
+	return nil
 }
 
 func (o *ExpertDown) Lower(p *Profile) ([]Dispatch, error) {
-	if err := o.W.checkStack(); err != nil {
-		return nil, err
-	}
-	switch need := int64(o.Rows) * int64(o.K) * 4; {
-	case o.K < 1 || o.H.Width != o.K*o.W.In || o.Y.Width != o.W.Out:
-		return nil, fmt.Errorf("expert_down %s: %d x %d weights of %d experts between widths %d and %d", o.W.Name, o.W.Out, o.W.In, o.K, o.H.Width, o.Y.Width)
-	case !o.H.holds(o.Rows) || !o.Y.holds(o.Rows):
-		return nil, fmt.Errorf("expert_down %s: matrices of %d and %d bytes do not hold %d rows", o.W.Name, o.H.Len, o.Y.Len, o.Rows)
-	case o.Ids.Len < need || o.Weights.Len < need:
-		return nil, fmt.Errorf("expert_down %s: ids of %d and weights of %d bytes, %d rows of %d experts need %d", o.W.Name, o.Ids.Len, o.Weights.Len, o.Rows, o.K, need)
-	}
-	if err := p.loops("expert_down "+o.W.Name, o.K*(o.W.In/32+1)); err != nil {
+	if err := o.check(); err != nil {
 		return nil, err
 	}
 	windows, err := o.W.expertWindows(p.MaxBinding)
 	if err != nil {
 		return nil, err
 	}
-	spec, gx := p.weightSpec(o.W.Out, 1)
-	groups, err := p.grid("expert_down", gx, o.Rows, 1)
+	if !o.tiled() && len(windows) == 1 {
+		d, err := o.products(p, o.W, windows[0], downRows, 1, o.Rows, 0, RW(o.Y.View), o.Y.Stride)
+		return []Dispatch{d}, err
+	}
+	// A run of outputs after the other, as many as there is room for the products of.
+	pairs := o.Rows * o.K
+	cols := int(min(o.Parts.Len, p.MaxBinding)/int64(4*pairs)) / partsUnit * partsUnit
+	if cols == 0 || cols > o.W.Out {
+		cols = o.W.Out
+	}
+	var ds []Dispatch
+	for from := 0; from < o.W.Out; from += cols {
+		n := min(cols, o.W.Out-from)
+		run, err := o.run(p, from, n, o.Parts.Slice(0, int64(4*pairs*n)))
+		if err != nil {
+			return nil, err
+		}
+		ds = append(ds, run...)
+	}
+	return ds, nil
+}
+
+// run lowers n outputs from one on: the products of all experts and their sum.
+func (o *ExpertDown) run(p *Profile, from, n int, parts View) ([]Dispatch, error) {
+	w := o.W.Rows(from, n)
+	windows, err := w.expertWindows(p.MaxBinding)
 	if err != nil {
 		return nil, err
 	}
+	t := tilesOf(o.Rows, o.K, o.W.stack())
 	var ds []Dispatch
-	for _, w := range windows {
-		ds = append(ds, Dispatch{
-			Module: weightModule("expert_down", o.W.Type, p.LanesPerRow),
-			Spec:   spec[:len(spec)-1], // a token's experts differ from the next one's: no tokens at once
-			Bind:   append([]Operand{R(o.Step), R(w.view), R(o.H.View), R(o.Ids), R(o.Weights), RW(o.Y.View)}, extras(w.first, o.W)...),
-			Push: []uint32{uint32(o.W.Out), uint32(o.W.In), uint32(o.W.RowBytes()), uint32(o.W.expertBytes()),
-				uint32(o.H.Stride), uint32(o.Y.Stride), uint32(o.K), uint32(w.first), uint32(w.rows)},
-			Groups: groups,
-		})
+	add := func(d Dispatch, failed error) {
+		ds = append(ds, d)
+		if err == nil {
+			err = failed
+		}
 	}
-	return ds, nil
+	for _, win := range windows {
+		if !o.tiled() {
+			add(o.products(p, w, win, downPairs, 1, o.Rows*o.K, 0, W(parts), n))
+			continue
+		}
+		for kind, width := range tileWidths {
+			if most := t.most(kind); most > 0 {
+				add(o.products(p, w, win, downTiles, width, most, t.at(kind), W(parts), n))
+			}
+		}
+	}
+	add(o.sum(p, from, n, parts))
+	return ds, err
+}
+
+// products lowers a dispatch over ny rows, pairs or tiles of so many pairs.
+func (o *ExpertDown) products(p *Profile, w Matrix, win rowWindow, mode uint32, tokens, ny, tiles int, y Operand, stride int) (Dispatch, error) {
+	turns := 1
+	if mode == downRows {
+		turns = o.K
+	}
+	if err := p.loops("expert_down "+w.Name, turns*(w.In/32+1)); err != nil {
+		return Dispatch{}, err
+	}
+	spec, gx := p.pairSpec(w.Out, tokens, mode)
+	groups, err := p.grid("expert_down", gx, ny, 1)
+	if err != nil {
+		return Dispatch{}, err
+	}
+	ids := o.Ids
+	if mode == downTiles {
+		ids = o.Tiles
+	}
+	return Dispatch{
+		Module: weightModule("expert_down", w.Type, p.LanesPerRow),
+		Spec:   spec,
+		Bind:   append([]Operand{R(o.Step), R(win.view), R(o.H.View), R(ids), R(o.Weights), y}, extras(win.first, w)...),
+		Push: []uint32{uint32(w.Out), uint32(w.In), uint32(w.RowBytes()), uint32(w.expertBytes()),
+			uint32(o.H.Stride), uint32(stride), uint32(o.K), uint32(win.first), uint32(win.rows), uint32(tiles)},
+		Groups: groups,
+	}, nil
+}
+
+// sum lowers the addition of n outputs' products.
+func (o *ExpertDown) sum(p *Profile, from, n int, parts View) (Dispatch, error) {
+	if err := p.loops("expert_sum "+o.W.Name, o.K); err != nil {
+		return Dispatch{}, err
+	}
+	const lanes = 64
+	groups, err := p.grid("expert_sum", min(ceilDiv(n, lanes), int(p.MaxGroups[0])), o.Rows, 1)
+	if err != nil {
+		return Dispatch{}, err
+	}
+	return Dispatch{
+		Module: "expert_sum",
+		Spec:   []uint32{lanes},
+		Bind:   []Operand{R(o.Step), R(parts), R(o.Ids), R(o.Weights), RW(o.Y.Cols(from, n).View)},
+		Push:   []uint32{uint32(n), uint32(o.Y.Stride), uint32(o.K), uint32(o.W.stack())},
+		Groups: groups,
+	}, nil
 }
 
 func (o *ExpertDown) Twin(m Memory) error {
 	tokens := ViewStep(m, o.Step).Rows()
 	pairs, _ := pairsByExpert(U32(m, o.Ids)[:tokens*o.K], o.W.stack())
+	if o.tiled() {
+		pairs, _ = tilesOf(o.Rows, o.K, o.W.stack()).byExpert(U32(m, o.Tiles), tokens*o.K)
+	}
 	w, h, y, weights := o.W.contents(m), F32(m, o.H.View), F32(m, o.Y.View), F32(m, o.Weights)
 	return parallel(o.W.Out, func(from, to int) error {
 		row, sum := make([]float32, o.W.In), make([]float64, tokens)

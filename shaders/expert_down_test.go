@@ -42,7 +42,8 @@ func TestExpertDown(t *testing.T) {
 			wb := &shaders.Buffer{Name: "weights", Kind: shaders.Scratch, Size: int64(len(weights)) * 4}
 			fill[wb] = kerneltest.Floats(weights)
 			o := &shaders.ExpertDown{Step: step, W: expertStack(r, "down", typ, c.in, c.out, c.experts, fill), H: h, Y: y,
-				Ids: idb.View().Slice(4, int64(capacity*c.k)*4), Weights: wb.View().Slice(8, int64(capacity*c.k)*4), Rows: capacity, K: c.k}
+				Ids: idb.View().Slice(4, int64(capacity*c.k)*4), Weights: wb.View().Slice(8, int64(capacity*c.k)*4), Rows: capacity, K: c.k,
+				Parts: partsOf(capacity, c.k, c.out)}
 			m := runTwins(t, []shaders.Op{o}, fill)
 			hv, yv := shaders.F32(m, h.View), shaders.F32(m, y.View)
 			for row := range rows {
@@ -60,16 +61,33 @@ func TestExpertDown(t *testing.T) {
 					near(t, fmt.Sprintf("%s row %d output %d", name, row, j), yv[row*y.Stride+j], want, scale, 1e-6)
 				}
 			}
-			var op shaders.Op = o
-			if c.windows {
-				op = inWindows(t, o, 2*o.W.RowBytes()*int64(c.out)) // two experts
-			} else {
-				op = smallDevice{o, 1 << 27, 1} // outputs beyond the grid
-			}
-			kerneltest.Run(t, kerneltest.Case{Name: name, Few: few(typ), Turn: turn(typ, i), Ops: []shaders.Op{op}, Fill: fill, Check: []kerneltest.Check{
+			group := groupOf(step, o.Ids, capacity, c.k, c.experts, fill)
+			kc := kerneltest.Case{Name: name, Few: few(typ), Turn: turn(typ, i), Fill: fill, Ops: []shaders.Op{
+				smallDevice{o, 1 << 27, 1}, // outputs beyond the grid
+				group,
+			}, Check: []kerneltest.Check{
 				{View: y.Buf.View(), Tol: 1e-5},
 				{View: rowsFrom(y, rows), Exact: true},
-			}})
+				{View: o.Parts.Buf.View().Slice(0, o.Parts.Off), Exact: true}, // where a pair ^0 would be
+			}}
+			same := func(what string, tiles, parts shaders.View, lower func(shaders.Op) shaders.Op) {
+				v := *o
+				v.Tiles, v.Parts, v.Y = tiles, parts, sameMat(what, y, fill)
+				kc.Ops = append(kc.Ops, lower(&v))
+				kc.Check = append(kc.Check, kerneltest.Check{View: v.Y.Buf.View(), Tol: 1e-5})
+				kc.Same = append(kc.Same, [2]shaders.View{v.Y.Buf.View(), y.Buf.View()})
+			}
+			plain := func(o shaders.Op) shaders.Op { return o }
+			same("tiles", group.Tiles, o.Parts, plain)
+			if c.out > 32 {
+				same("tiles, 32 outputs at once", group.Tiles, o.Parts.Slice(0, 4*int64(capacity*c.k*32)+4), plain)
+			}
+			if c.windows {
+				windows := func(v shaders.Op) shaders.Op { return inWindows(t, v, 2*o.W.RowBytes()*int64(c.out)) } // two experts
+				same("windows", shaders.View{}, o.Parts, windows)
+				same("windows of tiles", group.Tiles, o.Parts, windows)
+			}
+			kerneltest.Run(t, kc)
 		}
 	}
 }
@@ -97,7 +115,7 @@ func TestRoutedFFN(t *testing.T) {
 	ops := []shaders.Op{
 		&shaders.Router{Step: step, Logits: l, Ids: ids, Weights: weights, Rows: capacity, Experts: experts, K: k},
 		&shaders.ExpertGateUp{Step: step, Gate: gate, Up: up, X: x, Ids: ids, H: h, Rows: capacity, K: k},
-		&shaders.ExpertDown{Step: step, W: down, H: h, Ids: ids, Weights: weights, Y: y, Rows: capacity, K: k},
+		&shaders.ExpertDown{Step: step, W: down, H: h, Ids: ids, Weights: weights, Parts: partsOf(capacity, k, in), Y: y, Rows: capacity, K: k},
 	}
 	m := runTwins(t, ops, fill)
 	xv, yv := shaders.F32(m, x.View), shaders.F32(m, y.View)
@@ -154,9 +172,14 @@ func TestRoutedFFN(t *testing.T) {
 func TestExpertDownRefuses(t *testing.T) {
 	p := &shaders.Profile{MaxGroups: [3]uint32{65535, 65535, 65535}}
 	for name, spoil := range map[string]func(o *shaders.ExpertDown) int64{
-		"":            func(o *shaders.ExpertDown) int64 { return 1 << 27 },
-		"ids":         func(o *shaders.ExpertDown) int64 { o.Ids.Len -= 4; return 1 << 27 },
-		"weights":     func(o *shaders.ExpertDown) int64 { o.Weights.Len -= 4; return 1 << 27 },
+		"":        func(o *shaders.ExpertDown) int64 { return 1 << 27 },
+		"ids":     func(o *shaders.ExpertDown) int64 { o.Ids.Len -= 4; return 1 << 27 },
+		"weights": func(o *shaders.ExpertDown) int64 { o.Weights.Len -= 4; return 1 << 27 },
+		"parts":   func(o *shaders.ExpertDown) int64 { o.Parts.Len = 4*4*2*32 - 4; return 1 << 27 },
+		"tiles": func(o *shaders.ExpertDown) int64 {
+			o.Tiles = filledWords("tiles", int(shaders.TilesBytes(4, 2, 3))/4-1, nil, map[*shaders.Buffer][]byte{}).View()
+			return 1 << 27
+		},
 		"slots":       func(o *shaders.ExpertDown) int64 { o.K = 0; return 1 << 27 },
 		"width of H":  func(o *shaders.ExpertDown) int64 { o.H = o.H.Cols(0, 127); return 1 << 27 },
 		"width of Y":  func(o *shaders.ExpertDown) int64 { o.Y = o.Y.Cols(0, 39); return 1 << 27 },
@@ -170,7 +193,7 @@ func TestExpertDownRefuses(t *testing.T) {
 		o := &shaders.ExpertDown{Step: shaders.StepShape{Rows: 4, Seqs: 1, Pages: 1}.NewBuffer().View(),
 			H: paddedMat("h", 4, 128, 0, 0, fill), Y: paddedMat("y", 4, 40, 0, 0, fill),
 			Ids: filledWords("ids", 8, nil, fill).View(), Weights: filledWords("weights", 8, nil, fill).View(), Rows: 4, K: 2,
-			W: expertStack(kerneltest.Rand(1), "down", quant.F32, 64, 40, 3, fill)}
+			Parts: partsOf(4, 2, 40), W: expertStack(kerneltest.Rand(1), "down", quant.F32, 64, 40, 3, fill)}
 		p.MaxGroups = [3]uint32{65535, 65535, 65535}
 		p.MaxBinding = spoil(o)
 		if _, err := o.Lower(p); (err == nil) != (name == "") {

@@ -1,6 +1,7 @@
 #version 450
 // H[token][slot] = silu(G X) * (U X) with the matrices of the expert in the token's slot, all experts of all
-// tokens at once; without ids those of expert 0, TOKENS tokens at a time.
+// tokens at once: pair by pair of a token and a slot, or tile by tile of TOKENS pairs with the same expert
+// (expert_group.comp). Without ids the matrices are those of expert 0, and TOKENS tokens a tile.
 // A few outputs per invocation, or a workgroup shares one (LANES_PER_ROW).
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -19,7 +20,8 @@ layout(push_constant) uniform Push {
     uint first;        // first expert bound here
     uint bound;        // experts bound here
     uint experts;      // experts of the stack
-    uint routed;       // 0: there are no ids
+    uint routed;       // 0: there are no ids; 1: ids of pairs; 2: tiles in their place
+    uint tiles;        // where the tiles of TOKENS pairs begin
 } p;
 
 #ifdef LANES_PER_ROW
@@ -43,9 +45,8 @@ layout(set = 0, binding = 5) buffer HBuffer { float h[]; };
 
 float silu(float v) { return v / (1.0 + exp(-v)); }
 
-// Stores a = G X and b = U X, or what of them the mode has.
-void store(uint token, uint slot, uint row, float a, float b) {
-    uint i = p.off5 + token * p.h_stride + slot * p.slot_width + row;
+// Stores a = G X and b = U X at h[i], or what of them the mode has.
+void store(uint i, float a, float b) {
     if (MODE == 0u) h[i] = silu(a) * b;
     if (MODE == 1u) h[i] = a;
     if (MODE == 2u) h[i] = silu(h[i]) * a;
@@ -55,16 +56,31 @@ void store(uint token, uint slot, uint row, float a, float b) {
 #include "tile.glsl"
 
 void main() {
-    uint tokens = step_rows(), t0 = gl_WorkGroupID.y / p.slots * TOKENS, slot = gl_WorkGroupID.y % p.slots;
-    if (t0 >= tokens) return;
-    uint e = p.routed != 0u ? ids[p.off4 + gl_WorkGroupID.y] : 0u;
+    uint n = step_rows() * p.slots, e = 0u;
+    uint pairs[TOKENS];
+    if (p.routed == 2u) {
+        if (gl_WorkGroupID.y >= ids[p.off4 + TOKENS / 2u]) return;
+        uint tile = p.off4 + p.tiles + gl_WorkGroupID.y * (TOKENS + 1u);
+        e = ids[tile];
+        [[unroll]] for (uint t = 0u; t < TOKENS; t++) pairs[t] = ids[tile + 1u + t];
+    } else {
+        uint first = gl_WorkGroupID.y * TOKENS;
+        if (first >= n) return;
+        if (p.routed == 1u) e = ids[p.off4 + first];
+        [[unroll]] for (uint t = 0u; t < TOKENS; t++) pairs[t] = first + t;
+    }
     // An id that names no expert gives zeros, from the dispatch over the first experts alone.
     bool none = e >= p.experts;
     if (none ? p.first != 0u : e - p.first >= p.bound) return;
     uint groups = none ? 0u : p.k / 32u, at = none ? 0u : e - p.first;
-    // Tokens and rows past the end repeat the last one and are not stored.
-    uint xs[TOKENS];
-    [[unroll]] for (uint t = 0u; t < TOKENS; t++) xs[t] = p.off3 + min(t0 + t, tokens - 1u) * p.x_stride;
+    // Pairs and rows past the end repeat another and are not stored.
+    uint xs[TOKENS], hs[TOKENS];
+    [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
+        uint own = pairs[t], instead = min(pairs[0], n - 1u);
+        uint pair = own < n ? own : instead;
+        xs[t] = p.off3 + pair / p.slots * p.x_stride;
+        hs[t] = p.off5 + pair / p.slots * p.h_stride + pair % p.slots * p.slot_width;
+    }
     for (uint row = TILE_FROM; row < p.n; row += TILE_HOP) {
         float a[TOKENS * ROWS], b[TOKENS * ROWS];
         [[unroll]] for (uint i = 0u; i < TOKENS * ROWS; i++) a[i] = b[i] = 0.0;
@@ -88,7 +104,7 @@ void main() {
                 if (MODE == 0u) u = wg_sum(u);
                 if (LANE != 0u) continue;
 #endif
-                if (t0 + t < tokens && row + r < p.n) store(t0 + t, slot, row + r, scaled(g, at), scaled2(u, at));
+                if (pairs[t] < n && row + r < p.n) store(hs[t] + row + r, scaled(g, at), scaled2(u, at));
             }
         }
     }

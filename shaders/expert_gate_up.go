@@ -9,6 +9,9 @@ import (
 // all K experts of all tokens in one dispatch (model-qwen35.md 5.3, the inner part of step 5). Without ids it
 // is the first half of a dense or shared FFN: expert 0 and K = 1. An id that names no expert gives zeros.
 //
+// With Tiles (see [ExpertGroup]) it decodes the weights of an expert once for up to four pairs of a row and a slot
+// instead of for each. The results are the same, bit for bit.
+//
 // Gate and Up may be views of one stack that holds both (see [Matrix.Rows]). Where they differ in block type
 // or layout the op becomes two passes, the second of which takes G X from H.
 type ExpertGateUp struct {
@@ -16,6 +19,7 @@ type ExpertGateUp struct {
 	Gate, Up Matrix // F x In, or a stack
 	X        Mat    // rows x In
 	Ids      View   // [Rows][K] uint32; zero when absent
+	Tiles    View   // of the Ids, instead of them; zero when absent
 	H        Mat    // rows x K*F
 	Rows     int
 	K        int
@@ -28,20 +32,27 @@ const (
 )
 
 func expertGateUpModules() []Module {
-	return weightModules("expert_gate_up", 2, Module{Source: "expert_gate_up.comp", Buffers: 6, Params: 12})
+	return weightModules("expert_gate_up", 2, Module{Source: "expert_gate_up.comp", Buffers: 6, Params: 13})
 }
 
 func (o *ExpertGateUp) Kernel() string { return "expert_gate_up" }
 
 func (o *ExpertGateUp) Operands() []Operand {
 	ops := []Operand{R(o.Step), R(o.Gate.View), R(o.Up.View), R(o.X.View), W(o.H.View)}
-	if o.routed() {
+	switch {
+	case o.tiled():
+		ops = append(ops, R(o.Tiles))
+	case o.routed():
 		ops = append(ops, R(o.Ids))
 	}
 	return append(append(ops, o.Gate.operands()...), o.Up.operands()...)
 }
 
-func (o *ExpertGateUp) routed() bool { return o.Ids.Buf != nil }
+func (o *ExpertGateUp) routed() bool { return o.Ids.Buf != nil || o.tiled() }
+func (o *ExpertGateUp) tiled() bool  { return o.Tiles.Buf != nil }
+func (o *ExpertGateUp) layout() expertTiles {
+	return tilesOf(o.Rows, o.K, o.Gate.stack())
+}
 
 func (o *ExpertGateUp) Cost() Cost {
 	r, k, in, f := int64(o.Rows), int64(o.K), int64(o.Gate.In), int64(o.Gate.Out)
@@ -90,7 +101,9 @@ func (o *ExpertGateUp) check() error {
 		return fmt.Errorf("expert_gate_up %s: %d x %d weights of %d experts between widths %d and %d", g.Name, g.Out, g.In, o.K, o.X.Width, o.H.Width)
 	case !o.X.holds(o.Rows) || !o.H.holds(o.Rows):
 		return fmt.Errorf("expert_gate_up %s: matrices of %d and %d bytes do not hold %d rows", g.Name, o.X.Len, o.H.Len, o.Rows)
-	case o.routed() && o.Ids.Len < int64(o.Rows)*int64(o.K)*4:
+	case o.tiled() && o.Tiles.Len < TilesBytes(o.Rows, o.K, g.stack()):
+		return fmt.Errorf("expert_gate_up %s: tiles of %d bytes for %d rows of %d of %d experts", g.Name, o.Tiles.Len, o.Rows, o.K, g.stack())
+	case o.routed() && !o.tiled() && o.Ids.Len < int64(o.Rows)*int64(o.K)*4:
 		return fmt.Errorf("expert_gate_up %s: ids of %d bytes for %d rows of %d experts", g.Name, o.Ids.Len, o.Rows, o.K)
 	case !o.routed() && o.K != 1:
 		return fmt.Errorf("expert_gate_up %s: %d experts without ids", g.Name, o.K)
@@ -140,43 +153,67 @@ func (o *ExpertGateUp) pass(p *Profile, mode uint32, gate, up Matrix) ([]Dispatc
 	}
 	var ds []Dispatch
 	for i, w := range gates {
-		h, ids, rows, tokens := o.H, R(o.X.View), gate.Out, o.Rows
-		first, bound, experts, routed := w.first, w.rows, gate.stack(), uint32(1)
-		if o.routed() {
-			ids, tokens = R(o.Ids), 1
-		} else {
-			h, rows = h.Cols(w.first, w.rows), w.rows
-			first, bound, experts, routed = 0, 1, 1, 0
+		// add appends the dispatch over ny groups of so many tokens, or pairs, at once.
+		add := func(h Mat, rows, tokens, ny int, ids Operand, first, bound int, routed, tiles uint32) error {
+			spec, gx := p.pairSpec(rows, tokens, mode)
+			groups, err := p.grid("expert_gate_up", gx, ny, 1)
+			if err != nil {
+				return err
+			}
+			ds = append(ds, Dispatch{
+				Module: weightModule("expert_gate_up", gate.Type, p.LanesPerRow),
+				Spec:   spec,
+				Bind:   append([]Operand{R(o.Step), R(w.view), R(ups[i].view), R(o.X.View), ids, {h.View, access}}, extras(first, gate, up)...),
+				Push: []uint32{uint32(rows), uint32(gate.In), uint32(gate.RowBytes()), uint32(gate.expertBytes()),
+					uint32(o.X.Stride), uint32(o.H.Stride), uint32(o.K), uint32(gate.Out),
+					uint32(first), uint32(bound), uint32(gate.stack()), routed, tiles},
+				Groups: groups,
+			})
+			return nil
 		}
-		spec, gx := p.weightSpec(rows, tokens)
-		gy := o.Rows * o.K
-		if !o.routed() {
-			gy = ceilDiv(o.Rows, int(spec[len(spec)-1]))
+		switch {
+		case o.tiled():
+			t := o.layout()
+			for kind, width := range tileWidths {
+				if t.most(kind) > 0 && err == nil {
+					err = add(o.H, gate.Out, width, t.most(kind), R(o.Tiles), w.first, w.rows, 2, uint32(t.at(kind)))
+				}
+			}
+		case o.routed():
+			err = add(o.H, gate.Out, 1, o.Rows*o.K, R(o.Ids), w.first, w.rows, 1, 0)
+		default:
+			tokens := 1
+			if o.Rows > 1 {
+				tokens = matmulTokens
+			}
+			err = add(o.H.Cols(w.first, w.rows), w.rows, tokens, ceilDiv(o.Rows, tokens), R(o.X.View), 0, 1, 0, 0)
 		}
-		groups, err := p.grid("expert_gate_up", gx, gy, 1)
 		if err != nil {
 			return nil, err
 		}
-		ds = append(ds, Dispatch{
-			Module: weightModule("expert_gate_up", gate.Type, p.LanesPerRow),
-			Spec:   append(spec, mode),
-			Bind:   append([]Operand{R(o.Step), R(w.view), R(ups[i].view), R(o.X.View), ids, {h.View, access}}, extras(first, gate, up)...),
-			Push: []uint32{uint32(rows), uint32(gate.In), uint32(gate.RowBytes()), uint32(gate.expertBytes()),
-				uint32(o.X.Stride), uint32(o.H.Stride), uint32(o.K), uint32(gate.Out),
-				uint32(first), uint32(bound), uint32(experts), routed},
-			Groups: groups,
-		})
 	}
 	return ds, nil
 }
 
+// pairSpec is weightSpec for kernels whose tokens at once are chosen by the op, and whose mode follows.
+func (p *Profile) pairSpec(rows, tokens int, mode uint32) (spec []uint32, groups int) {
+	spec, groups = p.weightSpec(rows, tokens)
+	spec[len(spec)-1] = uint32(tokens)
+	return append(spec, mode), groups
+}
+
 func (o *ExpertGateUp) Twin(m Memory) error {
 	n := ViewStep(m, o.Step).Rows() * o.K
-	ids := make([]uint32, n)
-	if o.routed() {
-		ids = U32(m, o.Ids)[:n]
+	var pairs map[int][]int
+	var none []int
+	switch {
+	case o.tiled():
+		pairs, none = o.layout().byExpert(U32(m, o.Tiles), n)
+	case o.routed():
+		pairs, none = pairsByExpert(U32(m, o.Ids)[:n], o.Gate.stack())
+	default:
+		pairs, none = pairsByExpert(make([]uint32, n), 1)
 	}
-	pairs, none := pairsByExpert(ids, o.Gate.stack())
 	gw, uw, x, h := o.Gate.contents(m), o.Up.contents(m), F32(m, o.X.View), F32(m, o.H.View)
 	return parallel(o.Gate.Out, func(from, to int) error {
 		g, u := make([]float32, o.Gate.In), make([]float32, o.Gate.In)

@@ -89,8 +89,18 @@ func chosenExperts(r *rand.Rand, rows, k, experts int) []uint32 {
 	return ids
 }
 
-func checkGateUp(t *testing.T, name string, o *shaders.ExpertGateUp, rows int, fill map[*shaders.Buffer][]byte, op shaders.Op, few bool, turn int) {
+// firstRow is an op over a step's first row alone. Its twin leaves memory as it is.
+type firstRow struct{ shaders.Op }
+
+func (firstRow) Twin(shaders.Memory) error { return nil }
+
+// checkGateUp compares an op's twin with the formula and devices with the twin, as lower makes them lower it. What
+// has ids runs over tiles as well, which must make no difference.
+func checkGateUp(t *testing.T, name string, o *shaders.ExpertGateUp, rows int, fill map[*shaders.Buffer][]byte, lower func(shaders.Op) shaders.Op, few bool, turn int) {
 	t.Helper()
+	if lower == nil {
+		lower = func(o shaders.Op) shaders.Op { return o }
+	}
 	m := runTwins(t, []shaders.Op{o}, fill)
 	x, h := shaders.F32(m, o.X.View), shaders.F32(m, o.H.View)
 	f := o.Gate.Out
@@ -112,10 +122,28 @@ func checkGateUp(t *testing.T, name string, o *shaders.ExpertGateUp, rows int, f
 			}
 		}
 	}
-	kerneltest.Run(t, kerneltest.Case{Name: name, Few: few, Turn: turn, Ops: []shaders.Op{op}, Fill: fill, Check: []kerneltest.Check{
+	c := kerneltest.Case{Name: name, Few: few, Turn: turn, Ops: []shaders.Op{lower(o)}, Fill: fill, Check: []kerneltest.Check{
 		{View: o.H.Buf.View(), Tol: 1e-5},
 		{View: rowsFrom(o.H, rows), Exact: true},
-	}})
+	}}
+	if o.Ids.Buf == nil && o.Rows > 1 {
+		// A row alone, which is not one of four at once.
+		one := *o
+		one.Rows, one.H = 1, sameMat("h of one row", o.H, fill)
+		c.Ops = append(c.Ops, firstRow{lower(&one)})
+		c.Same = append(c.Same, [2]shaders.View{one.H.Slice(0, int64(one.H.Width)*4), o.H.Slice(0, int64(o.H.Width)*4)})
+	}
+	// Two passes over tiles are three kernels each to compile, and differ between types in nothing that others do not.
+	twoPasses := o.Gate.Type != o.Up.Type || o.Gate.ExpertRows != o.Up.ExpertRows
+	if o.Ids.Buf != nil && (!twoPasses || o.Up.Type == quant.F32) {
+		tiled := *o
+		group := groupOf(o.Step, o.Ids, o.Rows, o.K, o.Gate.Experts, fill)
+		tiled.Ids, tiled.Tiles, tiled.H = shaders.View{}, group.Tiles, sameMat("tiled h", o.H, fill)
+		c.Ops = append(c.Ops, group, lower(&tiled))
+		c.Check = append(c.Check, kerneltest.Check{View: tiled.H.Buf.View(), Tol: 1e-5})
+		c.Same = append(c.Same, [2]shaders.View{tiled.H.Buf.View(), o.H.Buf.View()})
+	}
+	kerneltest.Run(t, c)
 }
 
 func TestExpertGateUp(t *testing.T) {
@@ -166,16 +194,16 @@ func TestExpertGateUp(t *testing.T) {
 					o.Up = both.Rows(c.out, c.out)
 				}
 			}
-			var op shaders.Op = o
+			var lower func(shaders.Op) shaders.Op
 			if c.windows {
 				// Two experts fit a binding.
 				bytes := 2 * int64(c.out) * max(o.Gate.RowBytes(), o.Up.RowBytes())
 				if c.fused > 0 {
 					bytes *= 2
 				}
-				op = inWindows(t, o, bytes)
+				lower = func(o shaders.Op) shaders.Op { return inWindows(t, o, bytes) }
 			}
-			checkGateUp(t, name, o, rows, fill, op, few(w.gate), turn(w.gate, i))
+			checkGateUp(t, name, o, rows, fill, lower, few(w.gate), turn(w.gate, i))
 		}
 	}
 }
@@ -206,14 +234,17 @@ func TestExpertGateUpDense(t *testing.T) {
 			x := paddedMat("x", c.rows, c.in, 3, 0, fill)
 			setRows(x, kerneltest.Normal(r, c.rows*c.in), fill)
 			h := paddedMat("h", c.rows, c.out, 1, 4, fill)
+			gate := expertStack(r, "gate", typ, c.in, c.out, c.experts, fill)
+			up := expertStack(r, "up", c.up, c.in, c.out, c.experts, fill)
 			o := &shaders.ExpertGateUp{Step: step, X: x, H: h, Rows: c.rows, K: 1,
-				Gate: expertStack(r, "gate", typ, c.in, c.out, c.experts, fill),
-				Up:   expertStack(r, "up", c.up, c.in, c.out, c.experts, fill)}
-			var op shaders.Op = o
+				Gate: gate, Up: up}
+			var lower func(shaders.Op) shaders.Op
 			if c.window > 0 {
-				op = inWindows(t, o, max(o.Gate.RowBytes(), o.Up.RowBytes())*int64(c.window))
+				lower = func(o shaders.Op) shaders.Op {
+					return inWindows(t, o, max(gate.RowBytes(), up.RowBytes())*int64(c.window))
+				}
 			}
-			checkGateUp(t, name, o, rows, fill, op, few(typ), 0)
+			checkGateUp(t, name, o, rows, fill, lower, few(typ), 0)
 		}
 	}
 }
@@ -237,25 +268,29 @@ func TestExpertGateUpNarrow(t *testing.T) {
 	ids := filledWords("ids", 18, []uint32{1, 0}, fill)
 	o := &shaders.ExpertGateUp{Step: step.View(), X: x, H: h, Ids: ids.View(), Rows: 9, K: 2,
 		Gate: expertStack(r, "gate", quant.F32, 32, 40, 2, fill), Up: expertStack(r, "up", quant.F32, 32, 40, 2, fill)}
-	checkGateUp(t, "narrow", o, 1, fill, smallDevice{o, 1 << 27, 1}, false, 0)
+	checkGateUp(t, "narrow", o, 1, fill, func(o shaders.Op) shaders.Op { return smallDevice{o, 1 << 27, 1} }, false, 0)
 }
 
 func TestExpertGateUpRefuses(t *testing.T) {
 	p := &shaders.Profile{MaxBinding: 1 << 27, MaxGroups: [3]uint32{65535, 65535, 65535}}
 	for name, spoil := range map[string]func(o *shaders.ExpertGateUp) int64{
-		"":             func(o *shaders.ExpertGateUp) int64 { return 1 << 27 },
-		"without ids":  func(o *shaders.ExpertGateUp) int64 { o.Ids = shaders.View{}; return 1 << 27 },
-		"ids":          func(o *shaders.ExpertGateUp) int64 { o.Ids.Len -= 4; return 1 << 27 },
-		"slots":        func(o *shaders.ExpertGateUp) int64 { o.K = 0; return 1 << 27 },
-		"width of X":   func(o *shaders.ExpertGateUp) int64 { o.X = o.X.Cols(0, 32); return 1 << 27 },
-		"width of H":   func(o *shaders.ExpertGateUp) int64 { o.H = o.H.Cols(0, 79); return 1 << 27 },
-		"rows":         func(o *shaders.ExpertGateUp) int64 { o.Rows = 5; return 1 << 27 },
-		"experts":      func(o *shaders.ExpertGateUp) int64 { o.Up.Experts = 2; return 1 << 27 },
-		"outputs":      func(o *shaders.ExpertGateUp) int64 { o.Up = o.Up.Rows(0, 38); return 1 << 27 },
-		"short stack":  func(o *shaders.ExpertGateUp) int64 { o.Gate.Len -= 4; return 1 << 27 },
-		"block type":   func(o *shaders.ExpertGateUp) int64 { o.Up.Type = quant.Q8_1; return 1 << 27 },
-		"one expert":   func(o *shaders.ExpertGateUp) int64 { return 4096 + 40*64*4 - 1 },
-		"grid in y":    func(o *shaders.ExpertGateUp) int64 { p.MaxGroups[1] = 7; return 1 << 27 },
+		"":            func(o *shaders.ExpertGateUp) int64 { return 1 << 27 },
+		"without ids": func(o *shaders.ExpertGateUp) int64 { o.Ids = shaders.View{}; return 1 << 27 },
+		"ids":         func(o *shaders.ExpertGateUp) int64 { o.Ids.Len -= 4; return 1 << 27 },
+		"slots":       func(o *shaders.ExpertGateUp) int64 { o.K = 0; return 1 << 27 },
+		"width of X":  func(o *shaders.ExpertGateUp) int64 { o.X = o.X.Cols(0, 32); return 1 << 27 },
+		"width of H":  func(o *shaders.ExpertGateUp) int64 { o.H = o.H.Cols(0, 79); return 1 << 27 },
+		"rows":        func(o *shaders.ExpertGateUp) int64 { o.Rows = 5; return 1 << 27 },
+		"experts":     func(o *shaders.ExpertGateUp) int64 { o.Up.Experts = 2; return 1 << 27 },
+		"outputs":     func(o *shaders.ExpertGateUp) int64 { o.Up = o.Up.Rows(0, 38); return 1 << 27 },
+		"short stack": func(o *shaders.ExpertGateUp) int64 { o.Gate.Len -= 4; return 1 << 27 },
+		"block type":  func(o *shaders.ExpertGateUp) int64 { o.Up.Type = quant.Q8_1; return 1 << 27 },
+		"one expert":  func(o *shaders.ExpertGateUp) int64 { return 4096 + 40*64*4 - 1 },
+		"grid in y":   func(o *shaders.ExpertGateUp) int64 { p.MaxGroups[1] = 7; return 1 << 27 },
+		"tiles": func(o *shaders.ExpertGateUp) int64 {
+			o.Tiles = filledWords("tiles", int(shaders.TilesBytes(4, 2, 3))/4-1, nil, map[*shaders.Buffer][]byte{}).View()
+			return 1 << 27
+		},
 		"other layout": func(o *shaders.ExpertGateUp) int64 { o.Up.ExpertRows = 41; return 1 << 27 },
 	} {
 		fill := map[*shaders.Buffer][]byte{}

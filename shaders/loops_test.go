@@ -98,7 +98,7 @@ func TestExpertDownLong(t *testing.T) {
 		ids, weights := shaders.NewMat("ids", shaders.Scratch, 1, k), shaders.NewMat("weights", shaders.Scratch, 1, k)
 		kerneltest.Run(t, kerneltest.Case{
 			Name: typ.String(),
-			Ops:  []shaders.Op{&shaders.ExpertDown{Step: step.View(), W: w, H: h, Ids: ids.View, Weights: weights.View, Y: y, Rows: 1, K: k}},
+			Ops:  []shaders.Op{&shaders.ExpertDown{Step: step.View(), W: w, H: h, Ids: ids.View, Weights: weights.View, Parts: partsOf(1, k, out), Y: y, Rows: 1, K: k}},
 			Fill: map[*shaders.Buffer][]byte{step: sdata, w.Buf: wdata, h.Buf: kerneltest.Floats(kerneltest.Normal(r, k*in)),
 				ids.Buf: kerneltest.Words([]uint32{9, 8, 7, 6, 5, 4, 3, 2, 1, 0}), weights.Buf: kerneltest.Floats(kerneltest.Normal(r, k))},
 			Check: []kerneltest.Check{{View: y.View, Tol: 1e-5}},

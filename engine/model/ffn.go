@@ -89,16 +89,37 @@ func (s *stepBuilder) moe(m *moe, h shaders.Mat) {
 		Step: s.step, Logits: logits, Ids: ids.View, Weights: weights.View,
 		Rows: s.shape.Rows, Experts: c.Experts, K: k, Scale: c.ExpertScale,
 	})
+	tiles := s.tiles(ids.View)
 	act := s.scratch("expert_act", k*m.Down.In) // layers may differ
 	s.g.Add("ffn_gate_up_exps", &shaders.ExpertGateUp{
-		Step: s.step, Gate: m.Gate, Up: m.Up, X: h, Ids: ids.View, H: act, Rows: s.shape.Rows, K: k,
+		Step: s.step, Gate: m.Gate, Up: m.Up, X: h, Ids: ids.View, Tiles: tiles, H: act, Rows: s.shape.Rows, K: k,
 	})
 	gate := s.scratch("shared_gate", 1)
 	s.g.Add("ffn_gate_inp_shexp", &shaders.MatMul{
 		Step: s.step, W: m.SharedGate, X: h, Y: gate, Rows: s.shape.Rows, Count: shaders.CountRows, Sigmoid: true,
 	})
+	parts := &shaders.Buffer{Name: "expert_parts", Kind: shaders.Scratch, Size: shaders.PartsBytes(s.shape.Rows, k, c.Embed)}
 	s.g.Add("ffn_down_exps", &shaders.ExpertDown{
-		Step: s.step, W: m.Down, H: act, Ids: ids.View, Weights: weights.View, Y: s.x, Rows: s.shape.Rows, K: k,
+		Step: s.step, W: m.Down, H: act, Ids: ids.View, Weights: weights.View, Tiles: tiles, Parts: parts.View(), Y: s.x, Rows: s.shape.Rows, K: k,
 	})
 	s.dense("ffn_shexp", &m.Shared, h, gate)
+}
+
+// Steps of groupRows rows and more sort their rows by expert, so that rows share an expert's weights. Sorting goes
+// over all pairs of a row and an expert in one loop, which no more than groupLoops keeps within what devices allow
+// whatever a file says; a step beyond it reads the weights for each pair. Neither changes a result.
+const (
+	groupRows  = 4
+	groupLoops = 1 << 15
+)
+
+// tiles adds the sorting of the rows by expert where it is worth its time, and returns an empty view elsewhere.
+func (s *stepBuilder) tiles(ids shaders.View) shaders.View {
+	rows, k, experts := s.shape.Rows, s.c.ExpertsUsed, s.c.Experts
+	if rows < groupRows || shaders.GroupLoops(rows, k, experts) > groupLoops {
+		return shaders.View{}
+	}
+	b := &shaders.Buffer{Name: "expert_tiles", Kind: shaders.Scratch, Size: shaders.TilesBytes(rows, k, experts)}
+	s.g.Add("expert_group", &shaders.ExpertGroup{Step: s.step, Ids: ids, Tiles: b.View(), Rows: rows, Experts: experts, K: k})
+	return b.View()
 }

@@ -194,7 +194,7 @@ func TestGraphReadsAllWeights(t *testing.T) {
 }
 
 // The number of ops of a step is the number of kernel calls that a decoded token costs, which may only
-// fall. The numbers do not depend on the rows of the step.
+// fall. Steps of several rows sort them by expert, one op for each mixture; nothing else depends on the rows.
 func TestOpCounts(t *testing.T) {
 	// Per layer, with the norm before each half.
 	const (
@@ -232,8 +232,14 @@ func TestOpCounts(t *testing.T) {
 				for _, n := range g.Nodes {
 					got[n.Layer+1]++
 				}
-				if inner := got[1 : len(c.layers)+1]; !slices.Equal(inner, c.layers) {
-					t.Errorf("%s, %d rows: %v ops per layer, want %v", c.file, rows, inner, c.layers)
+				layers := slices.Clone(c.layers)
+				for i, n := range layers {
+					if rows > 1 && n != deltaNet+dense && n != attention+dense {
+						layers[i]++
+					}
+				}
+				if inner := got[1 : len(c.layers)+1]; !slices.Equal(inner, layers) {
+					t.Errorf("%s, %d rows: %v ops per layer, want %v", c.file, rows, inner, layers)
 				}
 				if n := got[0] + got[len(got)-1]; got[0] != 1 || n != want {
 					t.Errorf("%s, %d rows, %+v: %d ops around the layers, want %d", c.file, rows, opt, n, want)
