@@ -29,7 +29,6 @@ type relief struct {
 	slots int
 	batch int
 	todo  bool // the engine has not the shape that the limits ask for
-	was   string
 }
 
 // newRelief sets the ladder up from the engine's shape.
