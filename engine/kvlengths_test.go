@@ -33,7 +33,11 @@ func TestCaseC08(t *testing.T) {
 		{"q4_0", 4, 64, 0, 0.99},
 		{"q4_0", 0, 0, 0, 0},
 	}
-	for _, r := range []rig{reference(), oneDevice(t)} {
+	rigs := []rig{reference()}
+	if long() {
+		rigs = append(rigs, oneDevice(t))
+	}
+	for _, r := range rigs {
 		caches := caches
 		if r.backend == engine.Vulkan && !long() {
 			caches = slices.Delete(slices.Clone(caches), 1, 2)[:2]
