@@ -19,11 +19,11 @@ import (
 	"time"
 )
 
-// parallelRequests is the first n requests of testdata/parallel16.jsonl: different prompts and numbers of tokens, so that
+// parallelRequests is the first n requests of testdata/cases/c10_parallel16.jsonl: different prompts and numbers of tokens, so that
 // sequences join and leave at different steps.
 func parallelRequests(t *testing.T, n int) string {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join("testdata", "parallel16.jsonl"))
+	b, err := os.ReadFile(filepath.Join("..", "..", "testdata", "cases", "c10_parallel16.jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -38,10 +37,9 @@ func TestParseSizeOfFormat(t *testing.T) {
 }
 
 func TestParseFolderSize(t *testing.T) {
-	home, err := os.UserHomeDir()
-	if err != nil {
-		t.Skip(err)
-	}
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	t.Setenv("USERPROFILE", home)
 	tests := []struct {
 		in, dir string
 		bytes   int64
