@@ -25,9 +25,8 @@ type Die struct {
 	required  int // subgroup size that pipelines ask for, 0 = any
 }
 
-// NewDie prepares a device. The scheme of the kernels follows from its profile.
-func NewDie(d *vk.Device) *Die {
-	p := d.Profile()
+// Kernels is what a device with a profile offers to kernels.
+func Kernels(p vk.Profile) shaders.Profile {
 	k := shaders.Profile{
 		LanesPerRow: !p.Software,
 		Subgroup:    uint32(p.SubgroupSize),
@@ -36,7 +35,16 @@ func NewDie(d *vk.Device) *Die {
 		MaxGroups:   p.MaxGroups,
 		MaxLoops:    p.LoopLimit,
 	}
-	die := &Die{Device: d, Kernels: k, places: map[*shaders.Buffer][]place{}, users: map[*vk.Buffer]int{}, pipelines: map[string]*vk.Pipeline{}}
+	if p.Broadcast && p.SubgroupFixed && p.SubgroupSize%4 == 0 && 32%p.SubgroupSize == 0 {
+		k.Broadcast = uint32(p.SubgroupSize)
+	}
+	return k
+}
+
+// NewDie prepares a device. The scheme of the kernels follows from its profile.
+func NewDie(d *vk.Device) *Die {
+	p := d.Profile()
+	die := &Die{Device: d, Kernels: Kernels(p), places: map[*shaders.Buffer][]place{}, users: map[*vk.Buffer]int{}, pipelines: map[string]*vk.Pipeline{}}
 	die.largest = largest(d.Info().Limits)
 	if !p.SubgroupFixed && p.Features.SubgroupSize {
 		die.required = p.SubgroupSize

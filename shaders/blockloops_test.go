@@ -34,8 +34,8 @@ func TestLoad32IsStraight(t *testing.T) {
 	const opLoopMerge, opSelectionMerge = 246, 247
 	for _, typ := range kernelTypes {
 		for _, of := range []struct{ module, model string }{
-			{weightModule("matmul", typ, false), weightModule("matmul", quant.F32, false)},
-			{weightModule("matmul", typ, true), weightModule("matmul", quant.F32, true)},
+			{weightModule("matmul", typ, rowScheme), weightModule("matmul", quant.F32, rowScheme)},
+			{weightModule("matmul", typ, lanesScheme), weightModule("matmul", quant.F32, lanesScheme)},
 			{embedModule(typ), embedModule(quant.F32)},
 		} {
 			for name, opcode := range map[string]uint32{"loops": opLoopMerge, "branches": opSelectionMerge} {
@@ -43,6 +43,11 @@ func TestLoad32IsStraight(t *testing.T) {
 					t.Errorf("%s has %d %s, %s has %d", of.module, n, name, of.model, want)
 				}
 			}
+		}
+		// Codes (common/codes.glsl) have loops that are unrolled later, which a branch inside would prevent.
+		shared := weightModule("matmul", typ, shareScheme)
+		if n, want := count(t, shared, opSelectionMerge), count(t, weightModule("matmul", quant.F32, shareScheme), opSelectionMerge); n != want {
+			t.Errorf("%s has %d branches, F32 has %d", shared, n, want)
 		}
 	}
 }

@@ -57,14 +57,37 @@ func blockModule(m Module, t quant.Type, matrices int) Module {
 	return m
 }
 
+// A scheme is how the invocations of a weight kernel share the work (common/tile.glsl).
+type scheme string
+
+const (
+	rowScheme   scheme = "row"   // an invocation takes whole rows
+	shareScheme scheme = "share" // and the lanes of a subgroup load its inputs together
+	lanesScheme scheme = "lanes" // a workgroup takes a row
+)
+
+// weightScheme is the scheme of weight kernels on a device.
+func (p *Profile) weightScheme() scheme {
+	switch {
+	case p.LanesPerRow:
+		return lanesScheme
+	case p.Broadcast > 0:
+		return shareScheme
+	}
+	return rowScheme
+}
+
 // weightModules returns a module of a weight kernel for each block type and scheme.
 func weightModules(kernel string, matrices int, base Module) []Module {
 	var ms []Module
 	for _, t := range kernelTypes {
-		for _, lanes := range []bool{false, true} {
+		for _, s := range []scheme{rowScheme, shareScheme, lanesScheme} {
 			m := blockModule(base, t, matrices)
-			m.Name = weightModule(kernel, t, lanes)
-			if lanes {
+			m.Name = weightModule(kernel, t, s)
+			switch s {
+			case shareScheme:
+				m.Defines, m.SPIRV15 = append(m.Defines, "SHARE_X"), true
+			case lanesScheme:
 				m.Defines = append(m.Defines, "LANES_PER_ROW")
 			}
 			ms = append(ms, m)
@@ -74,12 +97,8 @@ func weightModules(kernel string, matrices int, base Module) []Module {
 }
 
 // weightModule is the name of a weight kernel's module.
-func weightModule(kernel string, t quant.Type, lanes bool) string {
-	scheme := "row"
-	if lanes {
-		scheme = "lanes"
-	}
-	return kernel + "." + typeName(t) + "." + scheme
+func weightModule(kernel string, t quant.Type, s scheme) string {
+	return kernel + "." + typeName(t) + "." + string(s)
 }
 
 // extras are the operands behind the extra bindings of a weight kernel for matrices of one block type, from

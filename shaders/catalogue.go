@@ -14,6 +14,16 @@ type Module struct {
 	Defines []string // macro definitions, NAME or NAME=VALUE
 	Buffers int      // bindings 0..Buffers-1
 	Params  int      // words of push constants after the operand offsets
+	SPIRV15 bool     // needs SPIR-V 1.5, and with it Vulkan 1.2
+}
+
+// Target is the lowest version of Vulkan that takes the module, as glslc and spirv-val name it. SPIR-V 1.3
+// (Vulkan 1.1) is enough for subgroup operations and is the floor of supported devices.
+func (m Module) Target() string {
+	if m.SPIRV15 {
+		return "vulkan1.2"
+	}
+	return "vulkan1.1"
 }
 
 // PushBytes is the size of the module's push constants.

@@ -5,6 +5,10 @@
 // A few outputs per invocation, or a workgroup shares one (LANES_PER_ROW).
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#ifdef SHARE_X
+#extension GL_KHR_shader_subgroup_ballot : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#endif
 #include "extra.glsl"
 
 layout(push_constant) uniform Push {
@@ -28,6 +32,7 @@ layout(constant_id = 2) const uint TOKENS = 1u;
 layout(constant_id = 3) const uint MODE = 0u;
 #else
 layout(local_size_x_id = 0, local_size_y = 1, local_size_z = 1) in;
+#define X_LANES gl_WorkGroupSize.x // with SHARE_X
 layout(constant_id = 1) const uint TOKENS = 1u;
 layout(constant_id = 2) const uint MODE = 0u;
 #endif
@@ -58,7 +63,8 @@ void main() {
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) pairs[t] = first;
     }
     uint turns = MODE == 0u ? p.slots : 1u;
-    for (uint row = TILE_FROM; row < p.n; row += TILE_HOP) {
+    for (uint tile_row = TILE_FROM; tile_row < p.n; tile_row += TILE_HOP) {
+        uint row = tile_row + TILE_LANE;
         float acc[ROWS];
         [[unroll]] for (uint r = 0u; r < ROWS; r++) acc[r] = 0.0;
         for (uint turn = 0u; turn < turns; turn++) {

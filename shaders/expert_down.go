@@ -177,7 +177,7 @@ func (o *ExpertDown) products(p *Profile, w Matrix, win rowWindow, mode uint32, 
 		ids = o.Tiles
 	}
 	return Dispatch{
-		Module: weightModule("expert_down", w.Type, p.LanesPerRow),
+		Module: weightModule("expert_down", w.Type, p.weightScheme()),
 		Spec:   spec,
 		Bind:   append([]Operand{R(o.Step), R(win.view), R(o.H.View), R(ids), R(o.Weights), y}, extras(win.first, w)...),
 		Push: []uint32{uint32(w.Out), uint32(w.In), uint32(w.RowBytes()), uint32(w.expertBytes()),

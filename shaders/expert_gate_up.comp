@@ -5,6 +5,10 @@
 // A few outputs per invocation, or a workgroup shares one (LANES_PER_ROW).
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#ifdef SHARE_X
+#extension GL_KHR_shader_subgroup_ballot : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#endif
 #include "extra.glsl"
 
 layout(push_constant) uniform Push {
@@ -30,6 +34,7 @@ layout(constant_id = 2) const uint TOKENS = 1u;
 layout(constant_id = 3) const uint MODE = 0u;
 #else
 layout(local_size_x_id = 0, local_size_y = 1, local_size_z = 1) in;
+#define X_LANES gl_WorkGroupSize.x // with SHARE_X
 layout(constant_id = 1) const uint TOKENS = 1u;
 layout(constant_id = 2) const uint MODE = 0u;
 #endif
@@ -81,7 +86,8 @@ void main() {
         xs[t] = p.off3 + pair / p.slots * p.x_stride;
         hs[t] = p.off5 + pair / p.slots * p.h_stride + pair % p.slots * p.slot_width;
     }
-    for (uint row = TILE_FROM; row < p.n; row += TILE_HOP) {
+    for (uint tile_row = TILE_FROM; tile_row < p.n; tile_row += TILE_HOP) {
+        uint row = tile_row + TILE_LANE;
         float a[TOKENS * ROWS], b[TOKENS * ROWS];
         [[unroll]] for (uint i = 0u; i < TOKENS * ROWS; i++) a[i] = b[i] = 0.0;
         uint first[ROWS], second[ROWS];

@@ -161,7 +161,7 @@ func (o *ExpertGateUp) pass(p *Profile, mode uint32, gate, up Matrix) ([]Dispatc
 				return err
 			}
 			ds = append(ds, Dispatch{
-				Module: weightModule("expert_gate_up", gate.Type, p.LanesPerRow),
+				Module: weightModule("expert_gate_up", gate.Type, p.weightScheme()),
 				Spec:   spec,
 				Bind:   append([]Operand{R(o.Step), R(w.view), R(ups[i].view), R(o.X.View), ids, {h.View, access}}, extras(first, gate, up)...),
 				Push: []uint32{uint32(rows), uint32(gate.In), uint32(gate.RowBytes()), uint32(gate.expertBytes()),

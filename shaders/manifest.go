@@ -45,10 +45,9 @@ func Digest(b []byte) string {
 	return hex.EncodeToString(h[:])
 }
 
-// GLSLCFlags returns the compiler flags of a module, relative to the folder of the sources. SPIR-V 1.3
-// (Vulkan 1.1) is enough for subgroup operations and is the floor of supported devices.
+// GLSLCFlags returns the compiler flags of a module, relative to the folder of the sources.
 func GLSLCFlags(m Module) []string {
-	flags := []string{"-O", "--target-env=vulkan1.1", "-Werror", "-Icommon", "-Icommon/dequant"}
+	flags := []string{"-O", "--target-env=" + m.Target(), "-Werror", "-Icommon", "-Icommon/dequant"}
 	for _, d := range m.Include {
 		flags = append(flags, "-I"+d)
 	}

@@ -3,6 +3,10 @@
 // A few weight rows per invocation, or a workgroup shares one (LANES_PER_ROW), TOKENS tokens at a time.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#ifdef SHARE_X
+#extension GL_KHR_shader_subgroup_ballot : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#endif
 #include "extra.glsl"
 
 layout(push_constant) uniform Push {
@@ -22,6 +26,7 @@ layout(push_constant) uniform Push {
 layout(constant_id = 2) const uint TOKENS = 1u;
 #else
 layout(local_size_x_id = 0, local_size_y = 1, local_size_z = 1) in;
+#define X_LANES gl_WorkGroupSize.x // with SHARE_X
 layout(constant_id = 1) const uint TOKENS = 1u;
 #endif
 #include "step.glsl"
@@ -49,7 +54,8 @@ void main() {
     // Tokens and rows past the end repeat the last one and are not stored.
     uint xs[TOKENS];
     [[unroll]] for (uint t = 0u; t < TOKENS; t++) xs[t] = p.off2 + min(t0 + t, tokens - 1u) * p.x_stride;
-    for (uint row = TILE_FROM; row < p.n; row += TILE_HOP) {
+    for (uint tile_row = TILE_FROM; tile_row < p.n; tile_row += TILE_HOP) {
+        uint row = tile_row + TILE_LANE;
         float acc[TOKENS * ROWS];
         [[unroll]] for (uint i = 0u; i < TOKENS * ROWS; i++) acc[i] = 0.0;
         uint base[ROWS];

@@ -65,7 +65,11 @@ func (p *Profile) weightSpec(rows, tokens int) (spec []uint32, groups int) {
 	if p.LanesPerRow {
 		return append(p.ReduceSpec(), t), min(rows, int(p.MaxGroups[0]))
 	}
-	return []uint32{rowGroup, t}, min(ceilDiv(rows, rowGroup*tileRows), int(p.MaxGroups[0]))
+	group := uint32(rowGroup)
+	if p.Broadcast > 0 {
+		group = p.Broadcast // a workgroup is a subgroup
+	}
+	return []uint32{group, t}, min(ceilDiv(rows, int(group)*tileRows), int(p.MaxGroups[0]))
 }
 
 // rowGroup is the workgroup size of the row-per-lane scheme, and tileRows the number of weight rows that an
@@ -134,7 +138,7 @@ func (o *MatMul) Lower(p *Profile) ([]Dispatch, error) {
 		y := o.Y.Cols(w.first, w.rows)
 		yo := Operand{y.View, o.Operands()[3].Access}
 		ds = append(ds, Dispatch{
-			Module: weightModule("matmul", o.W.Type, p.LanesPerRow),
+			Module: weightModule("matmul", o.W.Type, p.weightScheme()),
 			Spec:   spec,
 			Bind:   append([]Operand{R(o.Step), R(w.view), R(o.X.View), yo, factor}, extras(0, o.W)...),
 			Push: []uint32{uint32(o.Count), uint32(w.rows), uint32(o.W.In), uint32(o.W.RowBytes()),

@@ -16,6 +16,7 @@ type Profile struct {
 	SubgroupSize   int    // size to plan for
 	SubgroupFixed  bool   // every pipeline gets SubgroupSize
 	SubgroupOps    SubgroupOps
+	Broadcast      bool      // subgroups take a value from a lane that is no constant: SPIR-V 1.5
 	MaxBinding     int64     // one storage buffer binding
 	MaxGroups      [3]uint32 // of one dispatch
 	MaxInvocations int       // of one workgroup
@@ -92,6 +93,7 @@ func ProfileFor(info DeviceInfo, name string) (Profile, error) {
 	if sg.Compute {
 		p.SubgroupOps = sg.Ops
 	}
+	p.Broadcast = info.API >= MakeVersion(1, 2, 0) && p.SubgroupOps&(SubgroupBallot|SubgroupArithmetic) == SubgroupBallot|SubgroupArithmetic
 	if info.DriverID == driverLLVMpipe {
 		p.LoopLimit = floorLoops
 	}
@@ -105,6 +107,7 @@ func restrictFloor(p *Profile) {
 	p.SubgroupFixed = false
 	p.LoopLimit = floorLoops
 	p.SubgroupOps &= SubgroupBasic | SubgroupArithmetic
+	p.Broadcast = false
 	p.MaxBinding = min(p.MaxBinding, floorRange)
 	p.MaxInvocations = min(p.MaxInvocations, floorInvocations)
 	p.SharedMemory = min(p.SharedMemory, floorShared)
@@ -183,6 +186,19 @@ func (f Features) Names() []string {
 		}
 	}
 	return slices.Clip(names)
+}
+
+// FeaturesOf returns the features of names as Names gives them, or the first name that is none.
+func FeaturesOf(names []string) (f Features, unknown string) {
+	on := f.list()
+	for _, n := range names {
+		i := slices.Index(featureNames, n)
+		if i < 0 {
+			return f, n
+		}
+		*on[i] = true
+	}
+	return f, ""
 }
 
 // Without returns the names of the features that f has and have lacks.

@@ -2,8 +2,13 @@
 // On software devices a load costs more than the arithmetic, so an invocation takes four rows; where lanes
 // share a row it takes one, lane l the groups of 32 weights l, l + LANES, ...
 //
-// Before including, the kernel includes weights.glsl and defines TOKENS and X(i), element i of the input.
-// Loops are unrolled by force: an array that is indexed by a variable lives in memory on every device.
+// Before including, the kernel includes weights.glsl and defines TOKENS and X(i), element i of the input, and
+// X_LANES where it was compiled with SHARE_X. A tile's loop over rows is
+//
+//     for (uint first = TILE_FROM; first < rows; first += TILE_HOP) { uint row = first + TILE_LANE; ... }
+//
+// with all lanes in it as long as one has a row. Loops are unrolled by force: an array that is indexed by a variable
+// lives in memory on every device.
 #ifndef TILE_GLSL
 #define TILE_GLSL
 
@@ -11,15 +16,37 @@
 #define ROWS 1u
 #define TILE_FROM gl_WorkGroupID.x
 #define TILE_HOP gl_NumWorkGroups.x
+#define TILE_LANE 0u
 #define GROUP_FROM LANE
 #define GROUP_HOP LANES
 #else
 #define ROWS 4u // tileRows in matmul.go
-#define TILE_FROM (gl_GlobalInvocationID.x * ROWS)
+#define TILE_FROM (gl_WorkGroupID.x * gl_WorkGroupSize.x * ROWS)
 #define TILE_HOP (gl_NumWorkGroups.x * gl_WorkGroupSize.x * ROWS)
+#define TILE_LANE (gl_LocalInvocationID.x * ROWS)
 #define GROUP_FROM 0u
 #define GROUP_HOP 1u
 #endif
+
+// The 32 inputs of a group are the same for all lanes of the row scheme. llvmpipe takes a dozen instructions and two
+// branches for a load of one value by all, or a loop over the lanes (Mesa 22). With SHARE_X a workgroup is one subgroup
+// of X_LANES lanes, each loads its share of the inputs and gives it to the others, which is one instruction.
+#ifdef SHARE_X
+#define X_EACH (32u / X_LANES)
+#define TILE_LOAD_X(xs, at) \
+    float own_x[TOKENS * X_EACH]; \
+    [[unroll]] for (uint t = 0u; t < TOKENS; t++) { \
+        [[unroll]] for (uint n = 0u; n < X_EACH; n++) own_x[t * X_EACH + n] = X(xs[t] + at + n * X_LANES + gl_SubgroupInvocationID); \
+    }
+#define TILE_X(xs, at, t, j) subgroupBroadcast(own_x[(t) * X_EACH + (j) / X_LANES], (j) % X_LANES)
+#else
+#define TILE_LOAD_X(xs, at)
+#define TILE_X(xs, at, t, j) X(xs[t] + at + (j))
+#endif
+
+#if defined(SHARE_X) && defined(CODE_GROUPS)
+#include "codes.glsl"
+#else
 
 // Adds to acc[t * ROWS + r] the product of the row at byte base[r] and the token at element xs[t], both of
 // 32 * groups elements. A sum per group keeps the rounding of long rows small. It is a macro because an array
@@ -28,15 +55,17 @@
     for (uint g = GROUP_FROM; g < groups; g += GROUP_HOP) { \
         float w[ROWS][32]; \
         [[unroll]] for (uint r = 0u; r < ROWS; r++) load32(base[r], g, w[r]); \
+        TILE_LOAD_X(xs, g * 32u) \
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) { \
             float s[ROWS]; \
             [[unroll]] for (uint r = 0u; r < ROWS; r++) s[r] = 0.0; \
             [[unroll]] for (uint j = 0u; j < 32u; j++) { \
-                float v = X(xs[t] + g * 32u + j); \
+                float v = TILE_X(xs, g * 32u, t, j); \
                 [[unroll]] for (uint r = 0u; r < ROWS; r++) s[r] += w[r][j] * v; \
             } \
             [[unroll]] for (uint r = 0u; r < ROWS; r++) acc[t * ROWS + r] += s[r]; \
         } \
     }
+#endif
 
 #endif

@@ -105,6 +105,9 @@ var open = sync.OnceValue(func() rigSet {
 				}
 				die := scheduler.NewDie(dev)
 				die.Kernels.LanesPerRow, die.Kernels.OneSubgroup = s.lanes, s.one
+				if !s.lanes && die.Kernels.Broadcast > 0 {
+					s.name = "share"
+				}
 				if name == "floor" {
 					die.Kernels.MaxLoops = fewLoops
 				}

@@ -114,7 +114,7 @@ func compile(dir, glslc string, m shaders.Module, file string) error {
 		return fmt.Errorf("%s: %w\n%s", m.Name, err, msg)
 	}
 	if _, err := exec.LookPath("spirv-val"); err == nil {
-		if msg, err := exec.Command("spirv-val", "--target-env", "vulkan1.1", file).CombinedOutput(); err != nil {
+		if msg, err := exec.Command("spirv-val", "--target-env", m.Target(), file).CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: spirv-val: %w\n%s", m.Name, err, msg)
 		}
 	}

@@ -1,9 +1,24 @@
-// The 6-bit scale and minimum of sub-block s (0..7) from the 12 packed bytes at byte address b, which is a
-// multiple of 4: Q4_K and Q5_K (weights.md 2.2).
-uvec2 k_scale_min(uint b, uint s) {
-    uint lo = WORD(b >> 2u), mid = WORD((b >> 2u) + 1u), hi = WORD((b >> 2u) + 2u);
+// The 6-bit scale and minimum of sub-block s (0..7) from the three words that hold them: Q4_K and Q5_K
+// (weights.md 2.2).
+uvec2 k_scale_min_of(uvec3 words, uint s) {
     uint sh = 8u * (s & 3u);
-    uint a = (lo >> sh) & 0xffu, m = (mid >> sh) & 0xffu, h = (hi >> sh) & 0xffu;
+    uint a = (words.x >> sh) & 0xffu, m = (words.y >> sh) & 0xffu, h = (words.z >> sh) & 0xffu;
     uvec2 first = uvec2(a & 63u, m & 63u), second = uvec2((h & 15u) | ((a >> 6u) << 4u), (h >> 4u) | ((m >> 6u) << 4u));
     return mix(second, first, bvec2(s < 4u)); // selects
+}
+// The same from the 12 packed bytes at byte address b, which is a multiple of 4.
+uvec2 k_scale_min(uint b, uint s) { return k_scale_min_of(uvec3(WORD(b >> 2u), WORD((b >> 2u) + 1u), WORD((b >> 2u) + 2u)), s); }
+
+// What codes.glsl wants: the first four words of a block, and the scales and minima of its sub-blocks 2c and 2c + 1.
+void k_head(uint b, out uint head[4]) {
+    [[unroll]] for (uint j = 0u; j < 4u; j++) head[j] = WORD((b >> 2u) + j);
+}
+void k_chunk_scales(uint head[4], uint c, out float s[4]) {
+    uvec3 words = uvec3(head[1], head[2], head[3]);
+    uvec2 a = k_scale_min_of(words, 2u * c), b = k_scale_min_of(words, 2u * c + 1u);
+    vec2 dm = unpackHalf2x16(head[0]);
+    s[0] = dm.x * float(a.x);
+    s[1] = dm.x * float(b.x);
+    s[2] = dm.y * float(a.y);
+    s[3] = dm.y * float(b.y);
 }

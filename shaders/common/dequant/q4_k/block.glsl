@@ -11,3 +11,21 @@ void load32(uint row, uint g, out float v[32]) {
         [[unroll]] for (uint i = 0u; i < 4u; i++) v[4u * j + i] = d * float((q >> (8u * i)) & 15u) - m;
     }
 }
+
+// As codes (codes.glsl): 64 weights whose nibbles share words.
+#define CODE_HEAD 4u
+#define CODE_CHUNKS 4u
+#define CODE_GROUPS 2u
+#define CODE_WORDS 8u
+#define CODE_SCALES 4u
+#define CODE_SPAN 8u
+#define CODE_MIN
+#define CODES(q, i, j) ((q[j] >> (4u * (i))) & 0x0f0f0f0fu)
+#define CODE_SCALE(i, h) (i)
+void load_head(uint row, uint block, out uint head[4]) { k_head(row + block * 144u, head); }
+void load_chunk(uint row, uint block, uint head[4], uint c, out uint q[8], out float s[4]) {
+    uint i = ((row + block * 144u + 16u) >> 2u) + 8u * c;
+    [[unroll]] for (uint j = 0u; j < 8u; j++) q[j] = WORD(i + j);
+    k_chunk_scales(head, c, s);
+}
+uint chunk_group(uint c, uint i) { return 2u * c + i; }

@@ -12,3 +12,25 @@ void load32(uint row, uint g, out float v[32]) {
             v[4u * j + i] = d * float(((q >> (8u * i)) & 15u) | (((h >> (8u * i)) & 1u) << 4u)) - m;
     }
 }
+
+// As codes (codes.glsl): 64 weights whose nibbles share words.
+#define CODE_HEAD 4u
+#define CODE_CHUNKS 4u
+#define CODE_GROUPS 2u
+#define CODE_WORDS 16u
+#define CODE_SCALES 4u
+#define CODE_SPAN 8u
+#define CODE_MIN
+#define CODES(q, i, j) q[8u * (i) + j]
+#define CODE_SCALE(i, h) (i)
+void load_head(uint row, uint block, out uint head[4]) { k_head(row + block * 176u, head); }
+void load_chunk(uint row, uint block, uint head[4], uint c, out uint q[16], out float s[4]) {
+    uint h0 = (row + block * 176u + 16u) >> 2u, q0 = h0 + 8u + 8u * c;
+    [[unroll]] for (uint j = 0u; j < 8u; j++) {
+        uint l = WORD(q0 + j), h = WORD(h0 + j) >> (2u * c);
+        q[j] = (l & 0x0f0f0f0fu) | ((h & 0x01010101u) << 4u);
+        q[8u + j] = ((l >> 4u) & 0x0f0f0f0fu) | ((h & 0x02020202u) << 3u);
+    }
+    k_chunk_scales(head, c, s);
+}
+uint chunk_group(uint c, uint i) { return 2u * c + i; }

@@ -14,3 +14,37 @@ void load32(uint row, uint g, out float v[32]) {
             v[4u * w + i] = (w < 4u ? d0 : d1) * (float(((l >> (8u * i)) & 15u) | (((h >> (8u * i)) & 3u) << 4u)) - 32.0);
     }
 }
+
+// As codes (codes.glsl): 64 weights whose low bits share words. Flipping the highest of its six bits makes q - 32 of q.
+#define CODE_HEAD 5u
+#define CODE_CHUNKS 4u
+#define CODE_GROUPS 2u
+#define CODE_WORDS 16u
+#define CODE_SCALES 4u
+#define CODE_SPAN 4u
+#define CODE_BITS 6u
+#define CODES(q, i, j) q[8u * (i) + j]
+#define CODE_SCALE(i, h) (2u * (i) + h)
+void load_head(uint row, uint block, out uint head[5]) {
+    uint b = row + block * 210u + 192u, sc[4];
+    words_at(b, sc);
+    [[unroll]] for (uint j = 0u; j < 4u; j++) head[j] = sc[j];
+    head[4] = half_at(b + 16u);
+}
+void load_chunk(uint row, uint block, uint head[5], uint c, out uint q[16], out float s[4]) {
+    uint b = row + block * 210u, n = c >> 1u, i = c & 1u, l[8], h[8];
+    words_at(b + 64u * n + 32u * i, l);
+    words_at(b + 128u + 32u * n, h);
+    float d = half_value(head[4]);
+    uint s0 = (n == 0u ? head[0] : head[2]) >> (16u * i), s1 = (n == 0u ? head[1] : head[3]) >> (16u * i);
+    s[0] = d * sbyte(s0, 0u);
+    s[1] = d * sbyte(s0, 1u);
+    s[2] = d * sbyte(s1, 0u);
+    s[3] = d * sbyte(s1, 1u);
+    [[unroll]] for (uint j = 0u; j < 8u; j++) {
+        uint x = h[j] >> (2u * i);
+        q[j] = ((l[j] & 0x0f0f0f0fu) | ((x & 0x03030303u) << 4u)) ^ 0x20202020u;
+        q[8u + j] = (((l[j] >> 4u) & 0x0f0f0f0fu) | (x & 0x30303030u)) ^ 0x20202020u;
+    }
+}
+uint chunk_group(uint c, uint i) { return 4u * (c >> 1u) + (c & 1u) + 2u * i; }

@@ -1,0 +1,92 @@
+// TILE_PRODUCT over codes: for block types whose weights are scale * code, or scale * code - minimum, with codes of a
+// byte at most. The products of codes and inputs are summed first and scaled after, and a code becomes a float where
+// it lies in its word: a mask and a conversion, and for signed ones a shift. The inputs carry what it is too large by, a power of two,
+// which changes no rounding.
+//
+// Nothing here is chosen by a condition: a branch inside keeps Mesa from unrolling the loops around it.
+//
+// The block type's file defines
+//     CODE_CHUNKS, CODE_GROUPS  chunks of a block, and groups of 32 weights of a chunk: what is loaded at once
+//     CODE_WORDS, CODE_SCALES   words that hold a chunk's codes, floats that hold its scales and minima
+//     CODE_BITS                 of signed codes; without it they are unsigned and of 7 bits at most
+//     CODE_SPAN                 words of codes that have one scale: 8, or 4 where a group has two
+//     CODE_MIN                  if there are minima: that of group i is element CODE_GROUPS + i of the floats
+//     CODE_HEAD                 words that all chunks of a block need
+//     void load_head(row, block, out uint head[CODE_HEAD])
+//     void load_chunk(row, block, head, c, out uint q[CODE_WORDS], out float s[CODE_SCALES])
+//     uint chunk_group(c, i)        which group of the block group i of chunk c is
+//     CODES(q, i, j)                the word of the codes 4j..4j+3 of group i; with CODE_BITS each in its byte's low bits
+//     CODE_SCALE(i, h)              which float is the scale of span h (0, 1) of group i
+#ifndef CODES_GLSL
+#define CODES_GLSL
+
+#ifdef CODE_BITS
+// Signed codes go to the top of the word, and are too large by the same power of two everywhere.
+#define CODE_TOP (32u - CODE_BITS)
+#define CODE_UNIT (1.0 / float(1u << CODE_TOP))
+#define CODE_VALUE(q, b) float(int(((q) << (CODE_TOP - 8u * (b))) & (0xffffffffu << CODE_TOP)))
+#define CODE_START
+#define CODE_SCALE_X
+#else
+#define CODE_UNIT 1.0
+#define CODE_VALUE(q, b) float(int((q) & (0xffu << (8u * (b)))))
+// A lane's inputs all meet the same byte of a word, as words hold four codes and X_LANES is a multiple of four.
+#define CODE_START \
+    float x_unit = uintBitsToFloat((127u - 8u * (gl_SubgroupInvocationID & 3u)) << 23u); // 2^(-8 byte)
+#define CODE_SCALE_X [[unroll]] for (uint n = 0u; n < TOKENS * X_EACH; n++) own_x[n] *= x_unit;
+#endif
+
+#ifdef CODE_MIN
+#define CODE_TAKE_MIN(i, acc) \
+    [[unroll]] for (uint t = 0u; t < TOKENS; t++) { \
+        float x_sum = 0.0; \
+        [[unroll]] for (uint n = 0u; n < X_EACH; n++) x_sum += own_x[t * X_EACH + n]; \
+        x_sum = subgroupAdd(x_sum); \
+        [[unroll]] for (uint r = 0u; r < ROWS; r++) acc[t * ROWS + r] -= scales[r][CODE_GROUPS + i] * x_sum; \
+    }
+#else
+#define CODE_TAKE_MIN(i, acc)
+#endif
+
+// See tile.glsl.
+#define TILE_PRODUCT(base, xs, groups, acc) { \
+        CODE_START \
+        for (uint block = 0u; block < groups / (CODE_CHUNKS * CODE_GROUPS); block++) { \
+            uint head[ROWS][CODE_HEAD]; \
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) load_head(base[r], block, head[r]); \
+            for (uint c = 0u; c < CODE_CHUNKS; c++) { \
+                uint words[ROWS][CODE_WORDS]; \
+                float scales[ROWS][CODE_SCALES]; \
+                [[unroll]] for (uint r = 0u; r < ROWS; r++) load_chunk(base[r], block, head[r], c, words[r], scales[r]); \
+                [[unroll]] for (uint i = 0u; i < CODE_GROUPS; i++) { \
+                    uint at = (block * (CODE_CHUNKS * CODE_GROUPS) + chunk_group(c, i)) * 32u; \
+                    TILE_LOAD_X(xs, at) \
+                    CODE_TAKE_MIN(i, acc) \
+                    CODE_SCALE_X \
+                    [[unroll]] for (uint span = 0u; span < 8u / CODE_SPAN; span++) { \
+                        float s[TOKENS * ROWS]; \
+                        [[unroll]] for (uint n = 0u; n < TOKENS * ROWS; n++) s[n] = 0.0; \
+                        [[unroll]] for (uint n = 0u; n < CODE_SPAN; n++) { \
+                            uint j = span * CODE_SPAN + n; \
+                            uint q[ROWS]; \
+                            [[unroll]] for (uint r = 0u; r < ROWS; r++) q[r] = CODES(words[r], i, j); \
+                            [[unroll]] for (uint b = 0u; b < 4u; b++) { \
+                                float w[ROWS]; \
+                                [[unroll]] for (uint r = 0u; r < ROWS; r++) w[r] = CODE_VALUE(q[r], b); \
+                                [[unroll]] for (uint t = 0u; t < TOKENS; t++) { \
+                                    float v = TILE_X(xs, at, t, 4u * j + b); \
+                                    [[unroll]] for (uint r = 0u; r < ROWS; r++) s[t * ROWS + r] += w[r] * v; \
+                                } \
+                            } \
+                        } \
+                        [[unroll]] for (uint t = 0u; t < TOKENS; t++) { \
+                            [[unroll]] for (uint r = 0u; r < ROWS; r++) \
+                                acc[t * ROWS + r] += (scales[r][CODE_SCALE(i, span)] * CODE_UNIT) * s[t * ROWS + r]; \
+                        } \
+                    } \
+                } \
+            } \
+        } \
+    }
+
+#endif
