@@ -35,10 +35,18 @@ func Kernels(p vk.Profile) shaders.Profile {
 		MaxGroups:   p.MaxGroups,
 		MaxLoops:    p.LoopLimit,
 	}
-	if p.Broadcast && p.SubgroupFixed && p.SubgroupSize%4 == 0 && 32%p.SubgroupSize == 0 {
-		k.Broadcast = uint32(p.SubgroupSize)
+	if p.SlowLoads {
+		k.Broadcast = Broadcast(p)
 	}
 	return k
+}
+
+// Broadcast is the size of the subgroups that kernels may share inputs in, 0 where they cannot (shaders.Profile.Broadcast).
+func Broadcast(p vk.Profile) uint32 {
+	if !p.Broadcast || !p.SubgroupFixed || p.SubgroupSize%4 != 0 || 32%p.SubgroupSize != 0 {
+		return 0
+	}
+	return uint32(p.SubgroupSize)
 }
 
 // NewDie prepares a device. The scheme of the kernels follows from its profile.

@@ -169,8 +169,8 @@ type Profile struct {
 	// subgroup reduction is a workgroup reduction. Without it kernels go through shared memory.
 	OneSubgroup bool
 	// Broadcast is the number of lanes of every subgroup, on devices where a kernel may pass a value from any lane
-	// to all (Vulkan 1.2, whose SPIR-V 1.5 has broadcasts from a lane that is no constant); 0 on others, and where
-	// it does not divide the 32 weights of a group or is no multiple of the 4 codes of a word.
+	// to all (Vulkan 1.2, whose SPIR-V 1.5 has broadcasts from a lane that is no constant) and gains by it; 0 on others,
+	// and where it does not divide the 32 weights of a group or is no multiple of the 4 codes of a word.
 	Broadcast uint32
 	// MaxBinding is the largest range one binding may cover, in bytes.
 	MaxBinding int64

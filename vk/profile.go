@@ -17,6 +17,7 @@ type Profile struct {
 	SubgroupFixed  bool   // every pipeline gets SubgroupSize
 	SubgroupOps    SubgroupOps
 	Broadcast      bool      // subgroups take a value from a lane that is no constant: SPIR-V 1.5
+	SlowLoads      bool      // a load costs much more than arithmetic, even of one value by all lanes: share what is loaded
 	MaxBinding     int64     // one storage buffer binding
 	MaxGroups      [3]uint32 // of one dispatch
 	MaxInvocations int       // of one workgroup
@@ -96,6 +97,7 @@ func ProfileFor(info DeviceInfo, name string) (Profile, error) {
 	p.Broadcast = info.API >= MakeVersion(1, 2, 0) && p.SubgroupOps&(SubgroupBallot|SubgroupArithmetic) == SubgroupBallot|SubgroupArithmetic
 	if info.DriverID == driverLLVMpipe {
 		p.LoopLimit = floorLoops
+		p.SlowLoads = true // but not on SwiftShader, where kernels that share run at a half to a sixth of the speed
 	}
 	restrict(&p)
 	return p, nil

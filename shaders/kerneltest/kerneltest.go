@@ -80,19 +80,17 @@ var open = sync.OnceValue(func() rigSet {
 				set.err = err
 				return set
 			}
-			schemes := []struct {
-				name       string
-				lanes, one bool
-			}{{"row", false, false}}
+			type scheme struct {
+				name              string
+				lanes, one, share bool
+			}
+			schemes := []scheme{{name: "row"}}
 			if name == "auto" {
-				schemes = append(schemes, struct {
-					name       string
-					lanes, one bool
-				}{"lanes", true, true}, struct {
-					name       string
-					lanes, one bool
-				}{"lanes-shared", true, false})
+				schemes = append(schemes, scheme{"lanes", true, true, false}, scheme{"lanes-shared", true, false, false})
 				schemes[0].one = p.SubgroupFixed
+				if scheduler.Broadcast(p) > 0 {
+					schemes = append(schemes, scheme{"share", false, true, true})
+				}
 			}
 			for _, s := range schemes {
 				if s.one && !p.SubgroupFixed {
@@ -104,14 +102,15 @@ var open = sync.OnceValue(func() rigSet {
 					return set
 				}
 				die := scheduler.NewDie(dev)
-				die.Kernels.LanesPerRow, die.Kernels.OneSubgroup = s.lanes, s.one
-				if !s.lanes && die.Kernels.Broadcast > 0 {
-					s.name = "share"
+				used := s.share == (die.Kernels.Broadcast > 0) // by the engine
+				die.Kernels.LanesPerRow, die.Kernels.OneSubgroup, die.Kernels.Broadcast = s.lanes, s.one, 0
+				if s.share {
+					die.Kernels.Broadcast = scheduler.Broadcast(p)
 				}
 				if name == "floor" {
 					die.Kernels.MaxLoops = fewLoops
 				}
-				again := name == "floor" || s.lanes && !s.one && p.SubgroupFixed
+				again := name == "floor" || s.lanes && !s.one && p.SubgroupFixed || !s.lanes && !used
 				set.rigs = append(set.rigs, rig{fmt.Sprintf("%s/%s/%s", info.Name, name, s.name), die, again})
 			}
 		}
