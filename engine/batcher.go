@@ -37,6 +37,11 @@ type batcher struct {
 	row    []float32
 	ids    []int32
 	logit  []float32
+	wants  []int // what the parts' outs are slices of
+	// Of the jobs of a step: each, how it failed, and whether it has ended.
+	jobsOf []*job
+	errs   []error
+	ended  []bool
 }
 
 func newBatcher(e *Engine) (*batcher, error) {
@@ -203,7 +208,8 @@ func (b *batcher) admit() {
 
 // restore puts what the cache has found for jobs into their sequences.
 func (b *batcher) restore() {
-	for _, j := range slices.Clone(b.live) {
+	for i := 0; i < len(b.live); i++ {
+		j := b.live[i]
 		if j.found == nil {
 			continue
 		}
@@ -212,6 +218,7 @@ func (b *batcher) restore() {
 			j.found = nil
 			if err := b.e.resume(j, m); err != nil {
 				b.end(j, err)
+				i-- // it is not live any more
 			}
 		default:
 		}
@@ -234,12 +241,13 @@ func (b *batcher) form() []part {
 		b.jobs = append(b.jobs, x)
 	}
 	b.former.MaxRows, b.former.MaxSeqs = b.e.cfg.Batch, b.e.state.Slots
-	b.parts = b.parts[:0]
+	b.parts, b.wants = b.parts[:0], b.wants[:0]
 	for _, x := range b.former.Next(b.jobs) {
 		j := b.job(x.ID)
 		p := part{seq: j.seq, tokens: j.pending()[:x.Tokens]}
 		if x.Tokens == len(j.pending()) {
-			p.outs = []int{x.Tokens - 1}
+			b.wants = append(b.wants, x.Tokens-1)
+			p.outs = b.wants[len(b.wants)-1:]
 		}
 		b.parts = append(b.parts, p)
 	}
@@ -260,7 +268,9 @@ func (b *batcher) step() bool {
 		e.mu.Unlock()
 		return false
 	}
-	jobs := make([]*job, len(parts))
+	b.jobsOf = slices.Grow(b.jobsOf[:0], len(parts))[:len(parts)]
+	jobs := b.jobsOf
+	defer clear(jobs) // they are not to be kept from the collector
 	rows, opt := 0, model.GraphOptions{}
 	for i, p := range parts {
 		jobs[i] = b.live[slices.IndexFunc(b.live, func(j *job) bool { return j.seq == p.seq })]
@@ -290,8 +300,11 @@ func (b *batcher) step() bool {
 	if len(e.plans) == plans { // else a plan was made, which says nothing of the next step
 		b.former.Done(rows, now.Sub(start))
 	}
-	errs := make([]error, len(jobs))
-	ended := make([]bool, len(jobs))
+	b.errs = slices.Grow(b.errs[:0], len(jobs))[:len(jobs)]
+	b.ended = slices.Grow(b.ended[:0], len(jobs))[:len(jobs)]
+	errs, ended := b.errs, b.ended
+	clear(errs)
+	clear(ended)
 	out := 0
 	for i, j := range jobs {
 		j.result.Processed += min(len(parts[i].tokens), max(0, len(j.req.Prompt)-(len(j.seq.tokens)-len(parts[i].tokens))))

@@ -130,6 +130,8 @@ type Engine struct {
 	planner planner // of the memory
 	room    *MemoryPlan
 	works   [workspaces]*scheduler.Workspace
+	parts   []part // of the last step of TopEach, and the runs of the last step of any: used again for the next
+	runs    []shaders.Run
 }
 
 // Open reads a model and puts it on a device.

@@ -3,12 +3,12 @@ package engine
 import (
 	"errors"
 	"fmt"
-	"time"
 	"weak"
 
 	"github.com/calderaml/caldera/engine/kv"
 	"github.com/calderaml/caldera/engine/model"
 	"github.com/calderaml/caldera/engine/state"
+	"github.com/calderaml/caldera/scheduler"
 	"github.com/calderaml/caldera/shaders"
 )
 
@@ -62,20 +62,21 @@ type part struct {
 }
 
 // step runs parts as one step: all of it or, with an error, an unknown share, after which the sequences are failed.
-// Rows of results are those of the parts' outs in order; they last until the next step. e.mu is held.
-func (e *Engine) step(parts []part, outs int, opt model.GraphOptions) (p *planned, waited time.Duration, err error) {
+// Rows of results are those of the parts' outs in order; they last until the next step. The timing is that of the
+// step and of re-encoding pages before it. e.mu is held.
+func (e *Engine) step(parts []part, outs int, opt model.GraphOptions) (p *planned, t scheduler.Timing, err error) {
 	rows := 0
 	for _, x := range parts {
 		if x.seq.closed {
-			return nil, 0, errClosedSession
+			return nil, t, errClosedSession
 		}
 		if x.seq.failed != nil {
-			return nil, 0, fmt.Errorf("an earlier step failed and left the sequence in an unknown state; reset it: %w", x.seq.failed)
+			return nil, t, fmt.Errorf("an earlier step failed and left the sequence in an unknown state; reset it: %w", x.seq.failed)
 		}
 		rows += len(x.tokens)
 	}
 	if p, err = e.plan(planKey{rows: bucket(rows), outs: outs, opt: opt}); err != nil {
-		return nil, 0, err
+		return nil, t, err
 	}
 	defer func() {
 		if ierr := e.intact(); ierr != nil {
@@ -90,22 +91,28 @@ func (e *Engine) step(parts []part, outs int, opt model.GraphOptions) (p *planne
 			}
 		}
 	}()
-	if err := e.encodePages(parts); err != nil {
-		return nil, 0, err
+	encoded, err := e.encodePages(parts)
+	if err != nil {
+		return nil, encoded, err
 	}
-	runs := make([]shaders.Run, len(parts))
-	for i, x := range parts {
+	e.runs = appendRuns(e.runs[:0], parts)
+	t, err = p.runner.Run(e.runs, e.rope)
+	return p, t.Add(encoded), err
+}
+
+// appendRuns appends the runs of a step of parts.
+func appendRuns(runs []shaders.Run, parts []part) []shaders.Run {
+	for _, x := range parts {
 		pos := len(x.seq.tokens)
-		runs[i] = shaders.Run{
+		runs = append(runs, shaders.Run{
 			Slot: x.seq.seat.Slot(), Pos: pos, Tokens: x.tokens, Pages: x.seq.seat.Pages(), Fresh: pos == 0, Outs: x.outs,
-		}
+		})
 	}
-	waited, err = p.runner.Run(runs, e.rope)
-	return p, waited, err
+	return runs
 }
 
 // encodePages gives parts the pages they need, after pages that have turned cold have been re-encoded.
-func (e *Engine) encodePages(parts []part) error {
+func (e *Engine) encodePages(parts []part) (t scheduler.Timing, err error) {
 	var moving []*kv.Seat
 	var runs []shaders.Run
 	for again := true; again; {
@@ -114,7 +121,7 @@ func (e *Engine) encodePages(parts []part) error {
 			pos := len(x.seq.tokens)
 			m, move, err := x.seq.seat.Grow(pos, pos+len(x.tokens))
 			if err != nil {
-				return err
+				return t, err
 			}
 			if move {
 				moving = append(moving, x.seq.seat)
@@ -122,19 +129,21 @@ func (e *Engine) encodePages(parts []part) error {
 			}
 		}
 		if len(moving) == 0 {
-			return nil
+			return t, nil
 		}
 		p, err := e.plan(planKey{encode: true})
 		if err != nil {
-			return err
+			return t, err
 		}
-		if _, err := p.runner.Run(runs, e.rope); err != nil {
-			return fmt.Errorf("re-encoding pages of the KV cache: %w", err)
+		took, err := p.runner.Run(runs, e.rope)
+		t = t.Add(took)
+		if err != nil {
+			return t, fmt.Errorf("re-encoding pages of the KV cache: %w", err)
 		}
 		for _, s := range moving {
 			s.Moved()
 		}
 		again = true
 	}
-	return nil
+	return t, nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/calderaml/caldera/engine/model"
+	"github.com/calderaml/caldera/scheduler"
 	"github.com/calderaml/caldera/shaders"
 )
 
@@ -21,9 +22,48 @@ type Session struct {
 	seq *sequence
 	row []float32
 	top []byte
-	// Steps counts the steps of the session, and Waited the time spent waiting for the device.
+	// The one part of a step, and its rows that want logits, used again for the next.
+	part [1]part
+	outs []int
+	// Steps counts the steps of the session, Waited is the time spent waiting for the device, and Times says where all
+	// of the time of steps went.
 	Steps  int
 	Waited time.Duration
+	Times  StepTimes
+}
+
+// StepTimes is where the time of steps went: of the host, but for Wait.
+type StepTimes struct {
+	Form   time.Duration // choosing tokens, pages and plan, and what follows the step
+	Write  time.Duration // writing the step buffer
+	Submit time.Duration // handing the recorded commands to the driver
+	Wait   time.Duration // until the device was done
+	Read   time.Duration // taking results
+}
+
+// Plus is the sum of two.
+func (t StepTimes) Plus(u StepTimes) StepTimes {
+	return StepTimes{t.Form + u.Form, t.Write + u.Write, t.Submit + u.Submit, t.Wait + u.Wait, t.Read + u.Read}
+}
+
+// Minus is what u is short of t.
+func (t StepTimes) Minus(u StepTimes) StepTimes {
+	return StepTimes{t.Form - u.Form, t.Write - u.Write, t.Submit - u.Submit, t.Wait - u.Wait, t.Read - u.Read}
+}
+
+// Host is all but waiting.
+func (t StepTimes) Host() time.Duration { return t.Form + t.Write + t.Submit + t.Read }
+
+// stepTimes divides the time of a step that began at start, ended at end, and whose results were read until read.
+func stepTimes(t scheduler.Timing, start, end, read time.Time) StepTimes {
+	return StepTimes{Form: end.Sub(start) - t.Total(), Write: t.Write, Submit: t.Submit, Wait: t.Wait, Read: read.Sub(end)}
+}
+
+// count takes in the times of a step.
+func (s *Session) count(t StepTimes) {
+	s.Steps++
+	s.Waited += t.Wait
+	s.Times = s.Times.Plus(t)
 }
 
 // NewSession returns an empty sequence. It fails with [ErrBusy] while others hold what it needs.
@@ -111,7 +151,7 @@ func (s *Session) Top(ctx context.Context, tokens []int32, k int, dst []Candidat
 }
 
 // TopEach feeds one token to each of several sessions of an engine, all in one step, and appends the best candidate
-// after each to dst.
+// after each to dst. The times of the step count in each session.
 func (e *Engine) TopEach(ctx context.Context, sessions []*Session, tokens []int32, dst []Candidate) ([]Candidate, error) {
 	if len(sessions) != len(tokens) || len(tokens) == 0 {
 		return dst, fmt.Errorf("%d tokens for %d sessions", len(tokens), len(sessions))
@@ -121,32 +161,40 @@ func (e *Engine) TopEach(ctx context.Context, sessions []*Session, tokens []int3
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	start := time.Now()
 	if len(sessions) > e.cfg.Batch {
 		return dst, fmt.Errorf("%d sessions in a step of at most %d rows", len(sessions), e.cfg.Batch)
 	}
-	parts := make([]part, len(sessions))
+	parts := e.parts[:0]
 	for i, s := range sessions {
 		if s.e != e || slices.Contains(sessions[:i], s) {
 			return dst, errors.New("a session is of another engine, or given twice")
 		}
-		parts[i] = part{s.seq, tokens[i : i+1], []int{0}}
+		parts = append(parts, part{s.seq, tokens[i : i+1], firstRow})
 		if err := e.accepts(s.seq, parts[i].tokens); err != nil {
 			return dst, err
 		}
 	}
-	p, waited, err := e.step(parts, e.outs(bucket(len(parts))), model.GraphOptions{TopK: 1})
+	e.parts = parts
+	p, t, err := e.step(parts, e.outs(bucket(len(parts))), model.GraphOptions{TopK: 1})
 	if err != nil {
 		return dst, err
 	}
+	end := time.Now()
 	for i, s := range sessions {
-		s.Waited += waited
-		s.Steps++
 		if dst, err = p.readTop(i, 1, dst, &s.top, e.model.Vocab); err != nil {
 			return dst, err
 		}
 	}
+	took := stepTimes(t, start, end, time.Now())
+	for _, s := range sessions {
+		s.count(took)
+	}
 	return dst, nil
 }
+
+// firstRow wants the logits of a run's only row.
+var firstRow = []int{0}
 
 // readRow reads one row of logits into s.row.
 func (s *Session) readRow(p *planned, i int) (err error) {
@@ -222,6 +270,7 @@ func (s *Session) feedSome(tokens []int32, first int, w want, opt model.GraphOpt
 	e := s.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	start := time.Now()
 	if e.plans == nil {
 		return 0, ErrClosed
 	}
@@ -229,7 +278,8 @@ func (s *Session) feedSome(tokens []int32, first int, w want, opt model.GraphOpt
 	if w == wantAll {
 		batch = min(batch, logitRows(e.model, batch))
 	}
-	x := part{seq: s.seq, tokens: tokens[first:min(first+batch, len(tokens))]}
+	x := &s.part[0]
+	*x = part{seq: s.seq, tokens: tokens[first:min(first+batch, len(tokens))], outs: s.outs[:0]}
 	n := len(x.tokens)
 	rows := bucket(n)
 	outs, wantFirst := e.outs(rows), first
@@ -241,16 +291,19 @@ func (s *Session) feedSome(tokens []int32, first int, w want, opt model.GraphOpt
 		}
 	case w == wantLast && last:
 		wantFirst = len(tokens) - 1
-		x.outs = []int{n - 1}
+		x.outs = append(x.outs, n-1)
 	}
-	p, waited, err := e.step([]part{x}, outs, opt)
-	s.Waited += waited
+	s.outs = x.outs
+	p, t, err := e.step(s.part[:], outs, opt)
+	x.tokens = nil // the caller's
+	end := time.Now()
 	if err != nil {
+		s.Waited += t.Wait
 		return 0, err
 	}
-	s.Steps++
 	if done != nil {
-		return n, done(p, wantFirst, len(x.outs))
+		err = done(p, wantFirst, len(x.outs))
 	}
-	return n, nil
+	s.count(stepTimes(t, start, end, time.Now()))
+	return n, err
 }

@@ -28,6 +28,8 @@ type Options struct {
 	// Workspace is memory that the plan shares with others that never run at the same time. Without one, and
 	// with PerOp, the plan has memory of its own.
 	Workspace *Workspace
+	// Stamp records the time at which each dispatch has ended, for Plan.Times. Everything else is as without.
+	Stamp bool
 }
 
 // Stats are the counts of one step of a plan.
@@ -47,7 +49,10 @@ type Plan struct {
 	offsets map[*shaders.Buffer]int64 // of scratch and results in it
 	sets    *vk.SetPool
 	units   []unit
+	cbs     []*vk.CommandBuffer // of the units
 	stats   Stats
+	stamps  stamps
+	run     Flight // the last of Run and Replay, which nobody else holds
 }
 
 // unit is a command buffer and the nodes it holds.
@@ -148,6 +153,11 @@ func (p *Plan) record(opt Options) error {
 			return err
 		}
 	}
+	if opt.Stamp {
+		if err := p.stamps.open(p.die.Device, all); err != nil {
+			return err
+		}
+	}
 	p.stats.Ops, p.stats.Dispatches, p.stats.Submits = len(p.Graph.Nodes), len(all), 1
 	for _, b := range need {
 		if b {
@@ -165,7 +175,7 @@ func (p *Plan) record(opt Options) error {
 			if need[k] {
 				c = c.After()
 			}
-			cmds = append(cmds, c)
+			cmds = p.stamps.add(cmds, c, k)
 		}
 		if j == len(all) || opt.PerOp {
 			cmds = append(cmds, vk.HostBarrier())
@@ -174,7 +184,7 @@ func (p *Plan) record(opt Options) error {
 		if err != nil {
 			return err
 		}
-		p.units = append(p.units, unit{all[i].node, all[j-1].node + 1, cb})
+		p.units, p.cbs = append(p.units, unit{all[i].node, all[j-1].node + 1, cb}), append(p.cbs, cb)
 		if err := cb.Record(cmds); err != nil {
 			return fmt.Errorf("recording %s: %w", p.Graph.Nodes[all[i].node].Label(), err)
 		}
@@ -251,13 +261,22 @@ type Flight struct {
 // Begin writes the step buffer and submits. It does not wait. While a flight of the workspace lasts it refuses,
 // as the step buffer is still being read.
 func (p *Plan) Begin(runs []shaders.Run, rope shaders.RopeTable) (*Flight, error) {
+	f := &Flight{}
+	if err := p.prepare(runs, rope); err != nil {
+		return nil, err
+	}
+	if err := p.submit(p.cbs, f); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// prepare writes the step buffer, once it is not being read any more.
+func (p *Plan) prepare(runs []shaders.Run, rope shaders.RopeTable) error {
 	if err := p.work.idle(); err != nil {
-		return nil, err
+		return err
 	}
-	if err := p.writeStep(runs, rope); err != nil {
-		return nil, err
-	}
-	return p.submit(p.units)
+	return p.writeStep(runs, rope)
 }
 
 func (p *Plan) writeStep(runs []shaders.Run, rope shaders.RopeTable) error {
@@ -271,17 +290,15 @@ func (p *Plan) writeStep(runs []shaders.Run, rope shaders.RopeTable) error {
 	return step.Flush(0, p.Graph.Step.Size)
 }
 
-func (p *Plan) submit(units []unit) (*Flight, error) {
-	cbs := make([]*vk.CommandBuffer, len(units))
-	for i, u := range units {
-		cbs[i] = u.cb
-	}
+// submit makes f the flight of command buffers.
+func (p *Plan) submit(cbs []*vk.CommandBuffer, f *Flight) error {
 	t, err := p.die.Device.Submit(cbs)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	p.work.flight = &Flight{ticket: t}
-	return p.work.flight, nil
+	*f = Flight{ticket: t}
+	p.work.flight, p.stamps.ran = f, true
+	return nil
 }
 
 // Done reports whether the flight has ended, without waiting.
@@ -305,24 +322,30 @@ func (f *Flight) Wait() error {
 	return err
 }
 
-// Run performs one step to its end and returns the time it spent waiting for the device.
-func (p *Plan) Run(runs []shaders.Run, rope shaders.RopeTable) (time.Duration, error) {
-	f, err := p.Begin(runs, rope)
-	if err != nil {
-		return 0, err
-	}
+// Run performs one step to its end and returns where its time went. It allocates nothing.
+func (p *Plan) Run(runs []shaders.Run, rope shaders.RopeTable) (t Timing, err error) {
 	start := time.Now()
-	err = f.Wait()
-	return time.Since(start), err
+	if err := p.prepare(runs, rope); err != nil {
+		return t, err
+	}
+	written := time.Now()
+	t.Write = written.Sub(start)
+	if err := p.submit(p.cbs, &p.run); err != nil {
+		return t, err
+	}
+	submitted := time.Now()
+	t.Submit = submitted.Sub(written)
+	err = p.run.Wait()
+	t.Wait = time.Since(submitted)
+	return t, err
 }
 
 // Replay performs the step that the step buffer already describes, to its end.
 func (p *Plan) Replay() error {
-	f, err := p.submit(p.units)
-	if err != nil {
+	if err := p.submit(p.cbs, &p.run); err != nil {
 		return err
 	}
-	return f.Wait()
+	return p.run.Wait()
 }
 
 // errStop ends RunOps early without an error.
@@ -334,13 +357,13 @@ func (p *Plan) RunOps(runs []shaders.Run, rope shaders.RopeTable, before, after 
 	if err := p.writeStep(runs, rope); err != nil {
 		return err
 	}
-	for _, u := range p.units {
+	for i, u := range p.units {
 		if err := before(u.first); err != nil {
 			return err
 		}
-		f, err := p.submit([]unit{u})
+		err := p.submit(p.cbs[i:i+1], &p.run)
 		if err == nil {
-			err = f.Wait()
+			err = p.run.Wait()
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.Graph.Nodes[u.first].Label(), err)
@@ -384,7 +407,8 @@ func (p *Plan) Close() {
 	for _, u := range p.units {
 		u.cb.Free()
 	}
-	p.units = nil
+	p.units, p.cbs = nil, nil
+	p.stamps.close()
 	if p.sets != nil {
 		p.sets.Free()
 		p.sets = nil

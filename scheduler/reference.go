@@ -12,6 +12,9 @@ import (
 type Reference struct {
 	Graph  *Graph
 	Memory shaders.HostMemory
+	// Stamp makes Run note the time of each op, for Times.
+	Stamp bool
+	times []time.Duration
 }
 
 // NewReference prepares a graph. Memory must hold the graph's weights and may hold state of earlier steps;
@@ -29,17 +32,27 @@ func NewReference(g *Graph, memory shaders.HostMemory) (*Reference, error) {
 }
 
 // Run performs one step. All of it but writing the step counts as waiting for the device.
-func (r *Reference) Run(runs []shaders.Run, rope shaders.RopeTable) (time.Duration, error) {
-	if err := r.Graph.Shape.Write(shaders.U32(r.Memory, r.Graph.Step.View()), runs, rope); err != nil {
-		return 0, err
-	}
+func (r *Reference) Run(runs []shaders.Run, rope shaders.RopeTable) (t Timing, err error) {
 	start := time.Now()
+	r.times = r.times[:0]
+	if err := r.Graph.Shape.Write(shaders.U32(r.Memory, r.Graph.Step.View()), runs, rope); err != nil {
+		return t, err
+	}
+	written := time.Now()
+	t.Write = written.Sub(start)
+	last := written
 	for i := range r.Graph.Nodes {
-		if err := r.runNode(i); err != nil {
-			return time.Since(start), err
+		if err = r.runNode(i); err != nil {
+			break
+		}
+		if r.Stamp {
+			now := time.Now()
+			r.times = append(r.times, now.Sub(last))
+			last = now
 		}
 	}
-	return time.Since(start), nil
+	t.Wait = time.Since(written)
+	return t, err
 }
 
 func (r *Reference) runNode(i int) (err error) {
@@ -61,8 +74,8 @@ func (r *Reference) Close() {}
 
 // A Runner performs steps of one graph: a recorded plan on devices, or the reference.
 type Runner interface {
-	// Run performs one step to its end and returns the time it waited for the device.
-	Run(runs []shaders.Run, rope shaders.RopeTable) (time.Duration, error)
+	// Run performs one step to its end and returns where its time went.
+	Run(runs []shaders.Run, rope shaders.RopeTable) (Timing, error)
 	// Read copies bytes of a buffer after a step. Only results are sure to still hold their values.
 	Read(v shaders.View, dst []byte) error
 	Close()

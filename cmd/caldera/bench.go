@@ -21,10 +21,12 @@ type benchFlags struct {
 	seqs     []string
 	noWarmup bool
 	delay    int
+	ops      bool
 }
 
 func (a *app) benchCommand() *cobra.Command {
 	var x benchFlags
+	var dry string
 	cmd := &cobra.Command{
 		Use:   "bench [-m MODEL]",
 		Short: "Measure speed as llama-bench does",
@@ -35,6 +37,7 @@ stderr.`,
 		Example: `  caldera bench
   caldera bench -m model.gguf -p 512,2048 -n 128 -d 0,4096 -r 10
   caldera bench -m model.gguf -p 0 -n 32 --sequences 1,4,16
+  caldera bench -m model.gguf -p 0 -n 32 --profile-ops
   caldera bench -m model.gguf -o json > bench.json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -51,6 +54,9 @@ stderr.`,
 			if err != nil {
 				return err
 			}
+			if dry != "" {
+				return a.dryRun(dry, tests, batches, format)
+			}
 			if a.cfg.Bench.Repetitions < 1 || x.delay < 0 {
 				return usagef("--repetitions must be 1 or more and --delay 0 or more")
 			}
@@ -62,9 +68,12 @@ stderr.`,
 	f.StringSliceVar(&x.seqs, "sequences", []string{"1"}, "`numbers` of sequences that generate together, in tests that generate")
 	f.BoolVar(&x.noWarmup, "no-warmup", false, "do not run each test once before measuring it")
 	f.IntVar(&x.delay, "delay", 0, "wait this many `seconds` before each repetition")
+	f.BoolVar(&x.ops, "profile-ops", false, "also time each op of a step of every test on the device, see docs/bench.md")
+	addDryRun(f, &dry)
 	f.BoolVar(&a.json, "json", false, "the same as -o json")
 	addSettings(f, "model", "backend", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "memory-limit", "device!",
 		"bench.n-prompt", "bench.n-gen", "bench.n-depth", "bench.batch", "bench.repetitions", "bench.output")
+	cmd.AddCommand(a.compareCommand())
 	return cmd
 }
 
@@ -157,6 +166,12 @@ func (a *app) bench(ctx context.Context, tests []bench.Test, batches []int, form
 	a.noteDevice(e)
 	setup.Hardware = hardware(e.DeviceInfo())
 	opt := bench.Options{Repetitions: a.cfg.Bench.Repetitions, NoWarmup: x.noWarmup, Delay: time.Duration(x.delay) * time.Second, Seed: setup.Seed}
+	copyRate := 0.0
+	if x.ops {
+		if copyRate, err = e.CopyRate(); err != nil {
+			return err
+		}
+	}
 	var records []bench.Record
 	for _, b := range batches {
 		if err := e.SetBatch(b); err != nil {
@@ -167,13 +182,39 @@ func (a *app) bench(ctx context.Context, tests []bench.Test, batches []int, form
 			if err != nil {
 				return err
 			}
-			records = append(records, bench.NewRecord(e, setup, r))
-			if err := w.Write(records[len(records)-1]); err != nil {
+			rec := bench.NewRecord(e, setup, r)
+			if x.ops {
+				if rec.Profiles, err = bench.Profile(ctx, e, t, opt, copyRate); err != nil {
+					return err
+				}
+			}
+			records = append(records, rec)
+			if err := w.Write(rec); err != nil {
 				return err
 			}
 		}
 	}
-	return errors.Join(w.Close(), a.noteCosts(records))
+	err = w.Close()
+	if format == "md" {
+		err = errors.Join(err, a.printProfiles(records))
+	}
+	return errors.Join(err, a.noteCosts(records))
+}
+
+// printProfiles prints the ops of each test's steps.
+func (a *app) printProfiles(records []bench.Record) error {
+	for _, r := range records {
+		for _, p := range r.Profiles {
+			t := r.Test()
+			if _, err := fmt.Fprintf(a.out, "\n%s, ", t.Name()); err != nil {
+				return err
+			}
+			if err := p.Print(a.out); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // measure runs one test, showing progress.
@@ -226,6 +267,9 @@ func (a *app) noteCosts(records []bench.Record) error {
 			a.note("%s: %d submits more than planned", name, r.Unplanned)
 		}
 		a.note("%s: host %.1f µs a token, recorded again: %d, cold start %.3f s", name, float64(r.HostNSPerToken)/1e3, r.RecordedAgain, float64(r.ColdNS)/1e9)
+		us := func(ns int64) float64 { return float64(ns) / 1e3 }
+		a.note("%s: of a step, forming it %.1f µs, writing it %.1f, submitting %.1f, waiting %.1f, reading results %.1f (means of %d)",
+			name, us(r.StepForm), us(r.StepWrite), us(r.StepSubmit), us(r.StepWait), us(r.StepRead), r.Steps)
 	}
 	for _, r := range records {
 		if r.Warmup && (r.RecordedAgain > 0 || r.PipelinesMade > 0) {

@@ -15,12 +15,14 @@ import (
 type planResult struct {
 	Schema string `json:"schema"` // "caldera.plan/1"
 	*engine.MemoryPlan
+	Outlook
 }
 
 func (a *app) planCommand() *cobra.Command {
+	var x predictFlags
 	cmd := &cobra.Command{
 		Use:   "plan [MODEL]",
-		Short: "Show how much memory a model takes, before it is loaded",
+		Short: "Show how much memory a model takes and how fast it would be, before it is loaded",
 		Long: `Plan shows what a model would take on a device: weights by where they live and by what they are, the attention
 cache, the recurrent state, and the memory of a step. It says whether that fits what is available and, if it does
 not, what would. Only the file's header is read and nothing is loaded. run and bench make the same plan and
@@ -31,6 +33,8 @@ while the system can keep them in memory. The exit code is 5 when the model does
 		Example: `  caldera plan model.gguf
   caldera plan model.gguf --ctx 65536 --slots 4 --device nvidia
   caldera plan model.gguf --ctx 262144 --kv q4_0 --memory-limit 12G
+  caldera plan model.gguf --predict "RTX 4090,RX 7900 XTX" --depth 4096
+  caldera plan model.gguf --predict this
   caldera plan model.gguf --json | jq .max_context`,
 		Args: upToArgs(1, "see caldera plan --help"),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -40,15 +44,18 @@ while the system can keep them in memory. The exit code is 5 when the model does
 				}
 				a.cfg.Model = args[0]
 			}
-			return a.plan()
+			return a.plan(x)
 		},
 	}
+	f := cmd.Flags()
+	f.StringSliceVar(&x.devices, "predict", nil, "predict the speed on `devices`: names from docs/devices.md, all, @file.json, this, or the name of a present one")
+	f.IntVar(&x.depth, "depth", 0, "`tokens` in the context before those that --predict is about")
 	a.addJSON(cmd, "caldera.plan/1")
 	addEngineSettings(cmd.Flags(), "device", "slots", "cache-ram")
 	return cmd
 }
 
-func (a *app) plan() error {
+func (a *app) plan(x predictFlags) error {
 	c := a.engineConfig(0)
 	c.Slots = a.cfg.Slots
 	a.addCache(&c, c.Slots > 1)
@@ -59,10 +66,15 @@ func (a *app) plan() error {
 	if err != nil {
 		return err
 	}
+	// Kernels may not reach what does not fit, and then cannot be counted.
+	o, err := a.outlook(c, x)
+	if err != nil && (m.Fits || len(x.devices) > 0) {
+		return err
+	}
 	if a.json {
-		err = a.printJSON(planResult{"caldera.plan/1", m})
-	} else {
-		err = printPlan(a.out, m)
+		err = a.printJSON(planResult{"caldera.plan/1", m, o})
+	} else if err = printPlan(a.out, m); err == nil {
+		err = o.print(a.out)
 	}
 	if err != nil {
 		return err

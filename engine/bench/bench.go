@@ -82,11 +82,13 @@ type Options struct {
 type Result struct {
 	Test
 	Start   time.Time
-	Samples []time.Duration // one a repetition
-	Host    time.Duration   // of all samples: time outside of submitting work and waiting for it
-	Prefill time.Duration   // of all samples: until the logits after the prompt
-	Cold    time.Duration   // the warm-up, in which plans are made; 0 without one
-	Warm    bool            // a warm-up was run
+	Samples []time.Duration  // one a repetition
+	Host    time.Duration    // of all samples: time outside of waiting for the device
+	Steps   int              // of all samples
+	Times   engine.StepTimes // of these steps
+	Prefill time.Duration    // of all samples: until the logits after the prompt
+	Cold    time.Duration    // the warm-up, in which plans are made; 0 without one
+	Warm    bool             // a warm-up was run
 	// Recorded is how many command buffers were recorded while measuring, which must be none after a warm-up.
 	Recorded int
 	Decode   engine.Counts // what one decoded token does by its plan
@@ -111,9 +113,16 @@ func (r *Result) Unplanned() int64 {
 	return r.Device.Submits - int64(r.Decode.Submits)*int64(r.Gen*len(r.Samples))
 }
 
-// HostPerToken is the mean time per token that was spent in Go outside of submitting work and waiting for it.
+// HostPerToken is the mean time per token that was spent on the host, outside of waiting for the device.
 func (r *Result) HostPerToken() time.Duration {
 	return r.Host / time.Duration(max(1, r.Tokens()*len(r.Samples)))
+}
+
+// PerStep is the mean of the times of a step.
+func (r *Result) PerStep() engine.StepTimes {
+	n := time.Duration(max(1, r.Steps))
+	t := r.Times
+	return engine.StepTimes{Form: t.Form / n, Write: t.Write / n, Submit: t.Submit / n, Wait: t.Wait / n, Read: t.Read / n}
 }
 
 // Run measures one test.
@@ -121,16 +130,11 @@ func Run(ctx context.Context, e *engine.Engine, t Test, o Options) (*Result, err
 	if t.Tokens() == 0 || o.Repetitions < 1 {
 		return nil, fmt.Errorf("a benchmark of %d tokens and %d repetitions", t.Tokens(), o.Repetitions)
 	}
-	var sessions []*engine.Session
-	for range t.seqs() {
-		s, err := e.NewSession()
-		if err != nil {
-			return nil, err
-		}
-		defer s.Close()
-		sessions = append(sessions, s)
+	l, err := newLoop(ctx, e, t, o)
+	if err != nil {
+		return nil, err
 	}
-	l := &loop{ctx: ctx, e: e, seqs: sessions, t: t, random: rand.New(rand.NewPCG(o.Seed, uint64(t.Context()))), vocab: e.Model().Vocab}
+	defer l.close()
 	r := &Result{Test: t, Start: time.Now()}
 	if !o.NoWarmup {
 		if err := l.warmUp(); err != nil {
@@ -151,9 +155,21 @@ func Run(ctx context.Context, e *engine.Engine, t Test, o Options) (*Result, err
 		}
 	}
 	r.Recorded = int(e.DeviceStats().Recordings - before)
-	var err error
 	r.Decode, err = e.DecodeCounts(t.seqs())
 	return r, err
+}
+
+// WarmUp makes every plan that a test uses, as Run does unless Options.NoWarmup says otherwise.
+func WarmUp(ctx context.Context, e *engine.Engine, t Test, o Options) error {
+	l, err := newLoop(ctx, e, t, o)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	if err := l.warmUp(); err != nil {
+		return fmt.Errorf("warm-up of %s: %w", t.Name(), err)
+	}
+	return nil
 }
 
 // sleep waits, or ends early with the context's error.
@@ -178,31 +194,66 @@ type loop struct {
 	random *rand.Rand
 	vocab  int
 	top    []engine.Candidate
+	ids    []int32
+	steps  int // run, and where their time went
+	times  engine.StepTimes
 }
 
-// tokens makes n random tokens.
-func (l *loop) tokens(n int) []int32 {
-	ids := make([]int32, n)
-	for i := range ids {
-		ids[i] = int32(l.random.IntN(l.vocab))
+// newLoop opens the sessions of a test.
+func newLoop(ctx context.Context, e *engine.Engine, t Test, o Options) (*loop, error) {
+	l := &loop{ctx: ctx, e: e, t: t, random: rand.New(rand.NewPCG(o.Seed, uint64(t.Context()))), vocab: e.Model().Vocab}
+	for range t.seqs() {
+		s, err := e.NewSession()
+		if err != nil {
+			l.close()
+			return nil, err
+		}
+		l.seqs = append(l.seqs, s)
 	}
-	return ids
+	return l, nil
+}
+
+func (l *loop) close() {
+	for _, s := range l.seqs {
+		s.Close()
+	}
+}
+
+// tokens makes n random tokens, which last until the next.
+func (l *loop) tokens(n int) []int32 {
+	l.ids = l.ids[:0]
+	for range n {
+		l.ids = append(l.ids, int32(l.random.IntN(l.vocab)))
+	}
+	return l.ids
+}
+
+// count takes in the steps that a session has run since.
+func (l *loop) count(s *engine.Session, steps int, times engine.StepTimes) {
+	l.steps += s.Steps - steps
+	l.times = l.times.Plus(s.Times.Minus(times))
 }
 
 // prompt runs a prompt of n random tokens in each sequence and selects the best next token on the device, which is
 // what a greedy step does.
 func (l *loop) prompt(n int) (err error) {
 	for _, s := range l.seqs {
+		steps, times := s.Steps, s.Times
 		if l.top, err = s.Top(l.ctx, l.tokens(n), 1, l.top[:0]); err != nil {
 			return err
 		}
+		l.count(s, steps, times)
 	}
 	return nil
 }
 
 // generate runs a token of each sequence in one step, likewise.
 func (l *loop) generate() (err error) {
-	l.top, err = l.e.TopEach(l.ctx, l.seqs, l.tokens(len(l.seqs)), l.top[:0])
+	first := l.seqs[0] // all of them wait together
+	steps, times := first.Steps, first.Times
+	if l.top, err = l.e.TopEach(l.ctx, l.seqs, l.tokens(len(l.seqs)), l.top[:0]); err == nil {
+		l.count(first, steps, times)
+	}
 	return err
 }
 
@@ -217,18 +268,6 @@ func (l *loop) start() error {
 		}
 	}
 	return nil
-}
-
-// waited is the time that sequences have waited for the device; all of them wait together when they generate.
-func (l *loop) waited() time.Duration {
-	if l.t.Gen > 0 {
-		return l.seqs[0].Waited
-	}
-	sum := time.Duration(0)
-	for _, s := range l.seqs {
-		sum += s.Waited
-	}
-	return sum
 }
 
 // warmUp makes every plan that a repetition uses.
@@ -252,7 +291,8 @@ func (l *loop) repetition(r *Result) error {
 	if err := l.start(); err != nil {
 		return err
 	}
-	before, busy, start := l.e.DeviceStats(), l.waited(), time.Now()
+	l.steps, l.times = 0, engine.StepTimes{}
+	before, start := l.e.DeviceStats(), time.Now()
 	if l.t.Prompt > 0 {
 		if err := l.prompt(l.t.Prompt); err != nil {
 			return err
@@ -266,7 +306,9 @@ func (l *loop) repetition(r *Result) error {
 	}
 	took := time.Since(start)
 	r.Samples = append(r.Samples, took)
-	r.Host += max(0, took-(l.waited()-busy))
+	r.Host += max(0, took-l.times.Wait)
+	r.Steps += l.steps
+	r.Times = r.Times.Plus(l.times)
 	d := l.e.DeviceStats().Sub(before)
 	r.Device = d.Sub(vk.Stats{}.Sub(r.Device)) // the sum
 	return nil

@@ -77,7 +77,7 @@ type Record struct {
 	StepFlops   int64 `json:"step_flops"`
 
 	ScratchBytes   int64 `json:"scratch_bytes"`     // shared by all steps
-	HostNSPerToken int64 `json:"host_ns_per_token"` // in Go outside of submitting and waiting
+	HostNSPerToken int64 `json:"host_ns_per_token"` // outside of waiting for the device
 	RecordedAgain  int   `json:"recorded_again"`    // command buffers recorded while measuring
 	PipelinesMade  int64 `json:"pipelines_made"`    // while measuring
 	Unplanned      int64 `json:"unplanned_submits"` // beyond the plan's, while only generating
@@ -99,6 +99,16 @@ type Record struct {
 
 	Seed     uint64 `json:"seed"`
 	GitDirty bool   `json:"git_dirty"`
+
+	// Where the time of the steps went, means over Steps of them.
+	Steps      int   `json:"steps"`
+	StepForm   int64 `json:"step_form_ns"`   // choosing tokens, pages and plan
+	StepWrite  int64 `json:"step_write_ns"`  // writing the step buffer
+	StepSubmit int64 `json:"step_submit_ns"` // handing the commands to the driver
+	StepWait   int64 `json:"step_wait_ns"`   // until the device was done
+	StepRead   int64 `json:"step_read_ns"`   // taking results
+
+	Profiles []StepProfile `json:"op_profiles,omitempty"` // with --profile-ops
 }
 
 // A Setup is what the tests of a run share: what the engine does not know about itself.
@@ -145,6 +155,9 @@ func NewRecord(e *engine.Engine, s Setup, r *Result) Record {
 		WeightsUploaded: e.Weights().Uploaded, KVBytes: e.Memory().KV.Bytes, StateBytes: e.Memory().State.Bytes,
 		MemoryPlanned: e.Memory().Resident(), MemoryUsed: e.MemoryInUse().Own(), Seed: s.Seed, GitDirty: s.Dirty,
 	}
+	per := r.PerStep()
+	x.Steps, x.StepForm, x.StepWrite, x.StepSubmit = r.Steps, per.Form.Nanoseconds(), per.Write.Nanoseconds(), per.Submit.Nanoseconds()
+	x.StepWait, x.StepRead = per.Wait.Nanoseconds(), per.Read.Nanoseconds()
 	if s.Backend == engine.Reference {
 		x.Backends, x.GPULayers = "Reference", 0
 	}

@@ -92,6 +92,36 @@ func pad(s string, width int) string {
 	return fill + s
 }
 
+// writeTable writes a Markdown table whose first row is the head. The first left columns are aligned to the left.
+func writeTable(b *strings.Builder, left int, rows [][]string) {
+	widths := make([]int, len(rows[0]))
+	for _, r := range rows {
+		for i, cell := range r {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	for i := range min(left, len(widths)) {
+		widths[i] = -widths[i]
+	}
+	for k, r := range rows {
+		for i, cell := range r {
+			fmt.Fprintf(b, "| %s ", pad(cell, widths[i]))
+		}
+		b.WriteString("|\n")
+		if k > 0 {
+			continue
+		}
+		for _, w := range widths {
+			if w < 0 {
+				fmt.Fprintf(b, "| %s ", strings.Repeat("-", -w))
+			} else {
+				fmt.Fprintf(b, "| %s: ", strings.Repeat("-", w-1))
+			}
+		}
+		b.WriteString("|\n")
+	}
+}
+
 // markdown prints llama-bench's table.
 type markdown struct {
 	w       io.Writer

@@ -47,9 +47,13 @@ type Rope struct {
 	freqs []float64 // angle per position and pair
 	scale float64   // of cos and sin
 
-	mu   sync.Mutex
-	rows [][]float32
+	mu    sync.Mutex
+	rows  [][]float32 // by position, nil until computed
+	slabs [][]float32 // what they lie in, ropeSlab of them each
 }
+
+// ropeSlab is the number of rows that are allocated together, so that decoding does not allocate for each token.
+const ropeSlab = 256
 
 // NewRope returns the rotations of a configuration.
 func NewRope(c RopeConfig) *Rope {
@@ -85,10 +89,14 @@ func (r *Rope) Row(pos int) []float32 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for pos >= len(r.rows) {
-		r.rows = append(r.rows, make([][]float32, 256)...)
+		r.rows, r.slabs = append(r.rows, make([][]float32, ropeSlab)...), append(r.slabs, nil)
 	}
 	if r.rows[pos] == nil {
-		row := make([]float32, 2*len(r.freqs))
+		n, slab := 2*len(r.freqs), &r.slabs[pos/ropeSlab]
+		if *slab == nil {
+			*slab = make([]float32, ropeSlab*n)
+		}
+		row := (*slab)[pos%ropeSlab*n:][:n:n]
 		for i, f := range r.freqs {
 			sin, cos := math.Sincos(float64(pos) * f)
 			row[2*i], row[2*i+1] = float32(cos*r.scale), float32(sin*r.scale)
