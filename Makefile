@@ -25,11 +25,11 @@ RIG_DEP  := rig
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test race oracle shaders rig bench fuzz fmt vet setup setup-test clean clean-rig FORCE
+.PHONY: help run build test race oracle shaders rig bench gpu-check fuzz fmt vet setup setup-test clean clean-rig FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "  Variables: ARGS='...' for run and bench, CALDERA_RIG=1, TESTFLAGS='...', PKGS='...', FUZZTIME=30s"
+	@echo "  Variables: ARGS='...' for run, bench and gpu-check, CALDERA_RIG=1, TESTFLAGS='...', PKGS='...', FUZZTIME=30s"
 
 run: setup build ## set this machine up, build, and run the built-in demo model
 	bin/caldera run $(ARGS)
@@ -64,6 +64,9 @@ rig: ## fetch the optional third rig (Mesa 26, validation 1.4, newer glslc; 77 M
 
 bench: setup build $(RIG_DEP) ## measure the demo model, or what ARGS says, on this machine's device
 	$(WITH_RIG) bin/caldera bench $(ARGS)
+
+gpu-check: ## on a machine with a GPU: kernel tests, verify and a fixed set of measurements, results to bench/results
+	scripts/gpu-check $(ARGS)
 
 fuzz: ## run every fuzz target for FUZZTIME each
 	scripts/fuzz

@@ -3,7 +3,6 @@ package gguf
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -19,7 +18,7 @@ func (w *Writer) WriteFile(path string) error { return writeFile(path, w.write, 
 // alone what has it.
 func (w *Writer) WriteNew(path string) error { return writeFile(path, w.write, nameNew) }
 
-func (w *Writer) write(out io.Writer) error {
+func (w *Writer) write(out *os.File) error {
 	_, err := w.WriteTo(out)
 	return err
 }
@@ -40,7 +39,7 @@ func nameNew(old, path string) error {
 	return os.Rename(old, path)
 }
 
-func writeFile(path string, write func(io.Writer) error, rename func(old, path string) error) (err error) {
+func writeFile(path string, write func(*os.File) error, rename func(old, path string) error) (err error) {
 	// Not os.CreateTemp, whose files are readable by their owner only: this
 	// one keeps the permissions that the user's umask gives.
 	dir, base := filepath.Split(path)

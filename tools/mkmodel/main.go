@@ -4,6 +4,7 @@
 //
 //	go run ./tools/mkmodel -o slice.gguf                     # 4 layers of Qwen3.5-35B-A3B in Q4_K_M, 2.6 GB
 //	go run ./tools/mkmodel -o dense.gguf -model 9B -layers 8 -mix Q8_0
+//	go run ./tools/mkmodel -o full.gguf -layers 0 -header    # all 40 layers, to plan with: the weights are a hole
 //
 // The same flags give the same bytes.
 package main
@@ -28,6 +29,7 @@ func main() {
 	flag.IntVar(&o.Vocab, "vocab", 0, "vocabulary size; 0 for the model's")
 	flag.StringVar(&o.Mix, "mix", "Q4_K_M", "`mix` of tensor types ("+strings.Join(mixNames(), ", ")+"), or one type for every matrix")
 	flag.Uint64Var(&o.Seed, "seed", 1, "seed of the weights")
+	flag.BoolVar(&o.Header, "header", false, "write the header only and leave a hole for the weights: enough to plan with, whatever the size")
 	flag.Parse()
 	if *out == "" || flag.NArg() > 0 {
 		fmt.Fprintln(os.Stderr, "usage: mkmodel -o FILE [flags]")
@@ -47,5 +49,9 @@ func main() {
 		fmt.Fprintln(os.Stderr, "mkmodel:", err)
 		os.Exit(1)
 	}
-	fmt.Printf("%s: %.2f GB in %.1f s\n", *out, float64(info.Size())/1e9, time.Since(start).Seconds())
+	hole := ""
+	if o.Header {
+		hole = ", of which the header is written"
+	}
+	fmt.Printf("%s: %.2f GB%s in %.1f s\n", *out, float64(info.Size())/1e9, hole, time.Since(start).Seconds())
 }

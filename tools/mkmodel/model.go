@@ -16,6 +16,7 @@ type options struct {
 	Layers, Experts, Vocab int // 0: the model's
 	Mix                    string
 	Seed                   uint64
+	Header                 bool // only the header; the data is a hole
 }
 
 // A shape is a released model's dimensions (model-qwen35.md section 1). The values that are the same for all of
@@ -122,6 +123,9 @@ func write(path string, o options) error {
 		if err := w.AddTensorFunc(t.name, typ, t.dims, func(out io.Writer) error { return fill(out) }); err != nil {
 			return err
 		}
+	}
+	if o.Header {
+		return w.WriteHole(path)
 	}
 	return w.WriteFile(path)
 }
