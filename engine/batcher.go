@@ -206,16 +206,27 @@ func (b *batcher) admit() {
 	}
 }
 
-// restore puts what the cache has found for jobs into their sequences.
+// restore puts what the cache has found for jobs into their sequences. A job whose prompt begins as that of another on
+// its way does not compute the same beside it: it waits until the other has left a snapshot where the two part.
 func (b *batcher) restore() {
 	for i := 0; i < len(b.live); i++ {
 		j := b.live[i]
+		if l := j.leader; l != nil && (!slices.Contains(b.live, l) || len(l.seq.tokens) >= j.part) {
+			j.leader = nil
+			b.e.lookUp(j)
+		}
 		if j.found == nil {
 			continue
 		}
 		select {
 		case m := <-j.found:
 			j.found = nil
+			if l, at := b.ahead(j, m.Pos); l != nil {
+				m.Release()
+				l.stop(at)
+				j.leader, j.part = l, at
+				continue
+			}
 			if err := b.e.resume(j, m); err != nil {
 				b.end(j, err)
 				i-- // it is not live any more
@@ -225,11 +236,36 @@ func (b *batcher) restore() {
 	}
 }
 
+// ahead finds the job that is computing most of what a job's prompt begins with beyond pos, and where the prompts part.
+// Those that wait themselves lead nobody, and a job waits for more each time, so that no two wait for each other.
+func (b *batcher) ahead(j *job, pos int) (leader *job, at int) {
+	at = max(pos+followLeast-1, j.part)
+	for _, l := range b.live {
+		if l == j || l.found != nil || l.leader != nil || l.req.NoCache {
+			continue
+		}
+		n := min(common(j.req.Prompt, l.req.Prompt), len(j.req.Prompt)-1)
+		if n > at && n > len(l.seq.tokens) {
+			leader, at = l, n
+		}
+	}
+	return leader, at
+}
+
+// common is how many tokens two prompts share at their beginnings.
+func common(a, b []int32) int {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
 // form chooses what to run next.
 func (b *batcher) form() []part {
 	b.jobs = b.jobs[:0]
 	for _, j := range b.live {
-		if j.found != nil {
+		if j.found != nil || j.leader != nil {
 			continue
 		}
 		n := len(j.seq.tokens)

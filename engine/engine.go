@@ -59,6 +59,8 @@ type Config struct {
 	MaxLatency time.Duration
 	// CacheRAM is the budget of the prefix cache in bytes, snapshots in use included; 0 for none.
 	CacheRAM int64
+	// CacheMayShrink lets a plan that does not fit otherwise give the prefix cache less.
+	CacheMayShrink bool
 	// CacheDir is a folder for CacheDisk bytes of snapshots, which outlive the process.
 	CacheDir  string
 	CacheDisk int64

@@ -25,7 +25,9 @@ type job struct {
 	seq    *sequence
 	found  chan *prefix.Match // what the cache has, once it has been looked up
 	points []int              // where to capture, ascending, those passed removed
-	next   []int32            // the last token drawn, which is to be fed
+	leader *job               // computes what the prompts share up to part, where it is waited for
+	part   int
+	next   []int32 // the last token drawn, which is to be fed
 
 	result                      Result
 	accepted, seated, first, at time.Time // of acceptance, of the seat, of the first and of the last token
@@ -82,6 +84,13 @@ func (e *Engine) newJob(ctx context.Context, r Request) (*job, error) {
 
 // prompt is how many tokens of the prompt have not been fed.
 func (j *job) prompt() int { return max(0, len(j.req.Prompt)-len(j.seq.tokens)) }
+
+// stop makes a job capture its sequence at a position that it has not passed.
+func (j *job) stop(at int) {
+	if i, there := slices.BinarySearch(j.points, at); !there {
+		j.points = slices.Insert(j.points, i, at)
+	}
+}
 
 // pending are the tokens that can be fed.
 func (j *job) pending() []int32 {

@@ -215,7 +215,7 @@ func (e *Engine) fit(p planner) error {
 	e.cfg.Batch = e.cfg.batch(p.software())
 	e.planner = p
 	e.room = p.planToFit()
-	e.cfg.Slots = e.room.Slots
+	e.cfg.Slots, e.cfg.CacheRAM = e.room.Slots, e.room.Snapshots
 	return e.room.Refusal()
 }
 

@@ -344,9 +344,24 @@ func (p *planner) maxContext(m *MemoryPlan) int {
 }
 
 // planToFit computes a plan that fits, if there is one: when there is not enough memory for what was asked, sequences
-// share fewer pages, then fewer of them run at a time. A context of one sequence, its type of cache and the batch are
-// as asked for.
+// share fewer pages, then fewer of them run at a time, and at last the prefix cache gets less, if it may. A context of
+// one sequence, its type of cache and the batch are as asked for.
 func (p *planner) planToFit() *MemoryPlan {
+	m := p.planToShare()
+	for q := *p; !m.Fits && q.cfg.CacheMayShrink && q.cfg.CacheRAM > 0; {
+		if q.cfg.CacheRAM /= 2; q.cfg.CacheRAM < 1<<20 {
+			q.cfg.CacheRAM = 0
+		}
+		if less := q.planToShare(); less.Fits {
+			less.Notes = append(less.Notes, fmt.Sprintf("there is room for a prefix cache of %s, not of %s", FormatBytes(less.Snapshots), FormatBytes(m.Snapshots)))
+			return less
+		}
+	}
+	return m
+}
+
+// planToShare is planToFit with the prefix cache that was asked for.
+func (p *planner) planToShare() *MemoryPlan {
 	first := p.plan()
 	if first.Fits || p.cfg.Slots == 1 {
 		return p.planWithAdvice()
@@ -414,6 +429,9 @@ func (p *planner) planWithAdvice() *MemoryPlan {
 		if n >= 1 {
 			advise("--slots %d", n)
 		}
+	}
+	if m.Snapshots > 0 && try(func(q *planner) { q.cfg.CacheRAM = 0 }) {
+		advise("--cache-ram 0")
 	}
 	for _, d := range p.devices {
 		q := *p

@@ -23,6 +23,8 @@ const (
 	cacheLast = 1024
 	// cacheGap merges snapshots that lie closer together.
 	cacheGap = 16
+	// followLeast is how many tokens of a prompt must be on their way in another for the one to wait for the other.
+	followLeast = 32
 )
 
 // openCache makes the prefix cache, if the configuration has one.

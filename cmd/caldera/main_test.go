@@ -68,6 +68,7 @@ func TestUsage(t *testing.T) {
 		{"run --parallel a.jsonl x", "both given"},
 		{"run --parallel a.jsonl -p x", "both given"},
 		{"run --parallel a.jsonl --json", "without --json"},
+		{"perplexity --file " + os.Args[0] + " --save /no/such/folder/x", "there is no folder /no/such/folder"},
 		{"bench -ub 512", "use --batch"},
 		{"bench --list-devices", "use caldera devices"},
 		{"run --predict x y", "no whole number"},

@@ -79,7 +79,7 @@ func (a *app) addCache(c *engine.Config, many bool) {
 	case a.cfg.CacheRAM != autoSize:
 		c.CacheRAM, _ = parseSize(a.cfg.CacheRAM)
 	case many:
-		c.CacheRAM = defaultCache
+		c.CacheRAM, c.CacheMayShrink = defaultCache, true
 		for _, room := range []int64{c.MemoryLimit, mapping.Available()} {
 			if room > 0 {
 				c.CacheRAM = min(c.CacheRAM, room/4)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -100,6 +102,11 @@ func (a *app) perplexity(ctx context.Context, f perplexityFlags) (err error) {
 	}
 	if err != nil {
 		return err
+	}
+	for _, name := range []string{f.save, f.nll} {
+		if info, err := os.Stat(filepath.Dir(name)); name != "" && name != "-" && (err != nil || !info.IsDir()) {
+			return usagef("%s: there is no folder %s", name, filepath.Dir(name)) // rather now than after hours
+		}
 	}
 	e, err := a.openEngine(a.engineConfig(chunk))
 	if err != nil {

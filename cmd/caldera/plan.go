@@ -159,11 +159,11 @@ func printPlan(out io.Writer, m *engine.MemoryPlan) error {
 		return err
 	}
 	fmt.Fprintln(out)
-	if m.Slots > 1 && m.KV.Contexts > 0 {
+	if m.Fits && m.Slots > 1 && m.KV.Contexts > 0 {
 		fmt.Fprintf(out, "%d sequences run at a time; there is room for %.1f whole contexts at once, and others wait\n", m.Slots, m.KV.Contexts)
 	}
 	if m.Fits && m.KV.Contexts < float64(m.Slots) {
-		fmt.Fprintf(out, "fits; the largest context that fits whole for every sequence is %d of the model's %d\n", m.MaxContext, m.ModelContext)
+		fmt.Fprintf(out, "fits; the sequences share pages, of which one alone could use a context of %d, of the model's %d\n", m.MaxContext, m.ModelContext)
 	} else if m.Fits {
 		fmt.Fprintf(out, "fits; the largest context that fits is %d of the model's %d\n", m.MaxContext, m.ModelContext)
 	} else {

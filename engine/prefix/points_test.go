@@ -28,6 +28,8 @@ func TestPoints(t *testing.T) {
 	}{
 		"a question":            {Policy{Markers: chat}, one, []int{25, 59, 63}},
 		"merged":                {Policy{Markers: chat, Gap: 8}, one, []int{25, 63}},
+		"a short question":      {Policy{Markers: chat, Gap: 8}, slices.Concat(turn(system, 20), turn(user, 1), header), []int{25, 34}},
+		"a system message":      {Policy{Markers: chat, Turns: 1, Gap: 8}, slices.Concat(turn(system, 20), three), []int{25, 85, 103}},
 		"the last turn":         {Policy{Markers: chat, Turns: 1, Gap: 8}, three, []int{60, 78}},
 		"the last two turns":    {Policy{Markers: chat, Turns: 2, Gap: 8}, three, []int{48, 60, 78}},
 		"all turns":             {Policy{Markers: chat, Turns: 9}, three, []int{14, 18, 44, 48, 60, 74, 78}},
