@@ -103,6 +103,10 @@ var open = sync.OnceValue(func() rigSet {
 				}
 				die := scheduler.NewDie(dev)
 				used := s.share == (die.Kernels.Broadcast > 0) // by the engine
+				if name == "auto" && !s.lanes && !s.share && !used {
+					dev.Close() // the floor has this scheme
+					continue
+				}
 				die.Kernels.LanesPerRow, die.Kernels.OneSubgroup, die.Kernels.Broadcast = s.lanes, s.one, 0
 				if s.share {
 					die.Kernels.Broadcast = scheduler.Broadcast(p)
