@@ -13,16 +13,8 @@ void load32(uint row, uint g, out float v[32]) {
 }
 
 // As codes (codes.glsl). Flipping the highest of a nibble's bits makes n - 8 of n.
-#define CODE_HEAD 1u
-#define CODE_CHUNKS 1u
-#define CODE_GROUPS 1u
-#define CODE_WORDS 8u
-#define CODE_SCALES 1u
-#define CODE_SPAN 8u
+#include "one_group.glsl"
 #define CODE_BITS 4u
-#define CODES(q, i, j) q[j]
-#define CODE_SCALE(i, h) 0
-void load_head(uint row, uint block, out uint head[1]) { head[0] = 0u; }
 void load_chunk(uint row, uint block, uint head[1], uint c, out uint q[8], out float s[1]) {
     uint n[4];
     half_words_at(row + block * 18u, s[0], n);
@@ -31,4 +23,3 @@ void load_chunk(uint row, uint block, uint head[1], uint c, out uint q[8], out f
         q[4u + j] = (n[j] >> 4u) ^ 0x08080808u;
     }
 }
-uint chunk_group(uint c, uint i) { return 0u; }
