@@ -38,6 +38,7 @@ func Kernels(p vk.Profile) shaders.Profile {
 	if p.SlowLoads {
 		k.Broadcast = Broadcast(p)
 	}
+	k.Spread = p.FreeReads && CanSpread(p)
 	return k
 }
 
@@ -47,6 +48,11 @@ func Broadcast(p vk.Profile) uint32 {
 		return 0
 	}
 	return uint32(p.SubgroupSize)
+}
+
+// CanSpread reports whether a device can run kernels of the spread scheme (shaders.Profile.Spread), fast or not.
+func CanSpread(p vk.Profile) bool {
+	return Broadcast(p) == 8 && p.Features.BufferAddress && p.Features.Int64
 }
 
 // NewDie prepares a device. The scheme of the kernels follows from its profile.

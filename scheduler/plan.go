@@ -242,6 +242,14 @@ func (p *Plan) lower(d shaders.Dispatch) (recorded, error) {
 	for _, w := range d.Push {
 		push = binary.LittleEndian.AppendUint32(push, w)
 	}
+	m, err := shaders.Describe(d.Module)
+	if err != nil {
+		return recorded{}, err
+	}
+	for _, i := range m.Addresses {
+		buf, off := p.place(d.Bind[i].View)
+		push = binary.LittleEndian.AppendUint64(push, buf.Address()+uint64(off))
+	}
 	set, err := p.sets.NewSet(pipe, binds)
 	if err != nil {
 		return recorded{}, fmt.Errorf("%s: %w", d.Module, err)

@@ -3,6 +3,7 @@ package shaders
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -64,11 +65,19 @@ const (
 	rowScheme   scheme = "row"   // an invocation takes whole rows
 	shareScheme scheme = "share" // and the lanes of a subgroup load its inputs together
 	lanesScheme scheme = "lanes" // a workgroup takes a row
+
+	spreadScheme scheme = "spread" // a subgroup takes rows, and a lane of it a byte of each eight codes (common/spread.glsl)
 )
 
-// weightScheme is the scheme of weight kernels on a device.
-func (p *Profile) weightScheme() scheme {
+// codeTypes are the block types that common/codes.glsl and common/spread.glsl take: those whose weights are codes of a
+// byte at most with a scale.
+var codeTypes = []quant.Type{quant.Q8_0, quant.Q4_0, quant.Q4_K, quant.Q5_K, quant.Q6_K}
+
+// weightScheme is the scheme of weight kernels on a device for a block type.
+func (p *Profile) weightScheme(t quant.Type) scheme {
 	switch {
+	case p.Spread && !p.LanesPerRow && slices.Contains(codeTypes, t):
+		return spreadScheme
 	case p.LanesPerRow:
 		return lanesScheme
 	case p.Broadcast > 0:
@@ -81,7 +90,10 @@ func (p *Profile) weightScheme() scheme {
 func weightModules(kernel string, matrices int, base Module) []Module {
 	var ms []Module
 	for _, t := range kernelTypes {
-		for _, s := range []scheme{rowScheme, shareScheme, lanesScheme} {
+		for _, s := range []scheme{rowScheme, shareScheme, lanesScheme, spreadScheme} {
+			if s == spreadScheme && !slices.Contains(codeTypes, t) {
+				continue
+			}
 			m := blockModule(base, t, matrices)
 			m.Name = weightModule(kernel, t, s)
 			switch s {
@@ -89,6 +101,12 @@ func weightModules(kernel string, matrices int, base Module) []Module {
 				m.Defines, m.SPIRV15 = append(m.Defines, "SHARE_X"), true
 			case lanesScheme:
 				m.Defines = append(m.Defines, "LANES_PER_ROW")
+			case spreadScheme:
+				m.Defines, m.SPIRV15 = append(m.Defines, "SPREAD"), true
+				// The matrices and then the input, which kernels bind from 1 on.
+				for i := range matrices + 1 {
+					m.Addresses = append(m.Addresses, 1+i)
+				}
 			}
 			ms = append(ms, m)
 		}

@@ -15,6 +15,9 @@ type Module struct {
 	Buffers int      // bindings 0..Buffers-1
 	Params  int      // words of push constants after the operand offsets
 	SPIRV15 bool     // needs SPIR-V 1.5, and with it Vulkan 1.2
+	// Addresses are the bindings whose first bytes' addresses follow the parameters, two words each, the low one first.
+	// Such a kernel reads them through these, unchecked, and needs 64-bit integers.
+	Addresses []int
 }
 
 // Target is the lowest version of Vulkan that takes the module, as glslc and spirv-val name it. SPIR-V 1.3
@@ -27,7 +30,7 @@ func (m Module) Target() string {
 }
 
 // PushBytes is the size of the module's push constants.
-func (m Module) PushBytes() int { return 4 * (m.Buffers + m.Params) }
+func (m Module) PushBytes() int { return 4 * (m.Buffers + m.Params + 2*len(m.Addresses)) }
 
 //go:embed spirv
 var spirvFiles embed.FS
@@ -64,11 +67,20 @@ var catalogue = sync.OnceValue(func() map[string]Module {
 	return c
 })
 
-// Lookup returns a module and its SPIR-V.
-func Lookup(name string) (Module, []byte, error) {
+// Describe returns what a module is.
+func Describe(name string) (Module, error) {
 	m, ok := catalogue()[name]
 	if !ok {
-		return Module{}, nil, fmt.Errorf("no kernel module %q", name)
+		return Module{}, fmt.Errorf("no kernel module %q", name)
+	}
+	return m, nil
+}
+
+// Lookup returns a module and its SPIR-V.
+func Lookup(name string) (Module, []byte, error) {
+	m, err := Describe(name)
+	if err != nil {
+		return Module{}, nil, err
 	}
 	b, err := spirvFiles.ReadFile("spirv/" + name + ".spv")
 	if err != nil {

@@ -5,9 +5,13 @@
 // A few outputs per invocation, or a workgroup shares one (LANES_PER_ROW).
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-#ifdef SHARE_X
+#if defined(SHARE_X) || defined(SPREAD)
 #extension GL_KHR_shader_subgroup_ballot : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
+#endif
+#ifdef SPREAD
+#extension GL_EXT_buffer_reference2 : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 #endif
 #include "extra.glsl"
 
@@ -24,6 +28,9 @@ layout(push_constant) uniform Push {
     uint first;        // first expert bound here
     uint bound;        // experts bound here
     uint tiles;        // where the tiles of TOKENS pairs begin
+#ifdef SPREAD
+    uint weight_at[2], x_at[2]; // addresses in the place of off1 and off2, the low words first
+#endif
 } p;
 
 #ifdef LANES_PER_ROW
@@ -40,6 +47,14 @@ layout(constant_id = 2) const uint MODE = 0u;
 #include "step.glsl"
 #define WEIGHT_BINDING 1
 #include "weights.glsl"
+#ifdef SPREAD
+#define WEIGHT_FROM address(p.weight_at)
+#define X_FROM 0u
+#define X_ADDRESS address(p.x_at)
+#else
+#define WEIGHT_FROM (p.off1 * 4u)
+#define X_FROM p.off2
+#endif
 layout(set = 0, binding = 2) readonly buffer HBuffer { float h[]; };
 layout(set = 0, binding = 3) readonly buffer IdBuffer { uint ids[]; }; // of MODE 2: tiles
 layout(set = 0, binding = 4) readonly buffer FactorBuffer { float factor[]; };
@@ -71,13 +86,15 @@ void main() {
             // Experts outside this binding are another dispatch's, or no expert's; the subtraction wraps.
             uint at = (MODE == 2u ? e : ids[p.off3 + pairs[0] + turn]) - p.first;
             if (at >= p.bound) continue;
+            at = min(at, p.bound - 1u);
             // Pairs and rows past the end repeat another and are not stored.
-            uint base[ROWS], xs[TOKENS];
-            [[unroll]] for (uint r = 0u; r < ROWS; r++) base[r] = p.off1 * 4u + at * p.expert_bytes + min(row + r, p.n - 1u) * p.row_bytes;
+            ADDRESS base[ROWS];
+            uint xs[TOKENS];
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) base[r] = WEIGHT_FROM + at * p.expert_bytes + min(row + r, p.n - 1u) * p.row_bytes;
             [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
-                uint own = pairs[t], instead = min(pairs[0], n - 1u);
-                uint pair = (own < n ? own : instead) + turn;
-                xs[t] = p.off2 + pair / p.slots * p.h_stride + pair % p.slots * p.k;
+                uint own = pairs[t], last = max(n, 1u) - 1u, instead = min(pairs[0], last);
+                uint pair = min((own < n ? own : instead) + turn, last);
+                xs[t] = X_FROM + pair / p.slots * p.h_stride + pair % p.slots * p.k;
             }
             float sum[TOKENS * ROWS];
             [[unroll]] for (uint i = 0u; i < TOKENS * ROWS; i++) sum[i] = 0.0;
@@ -85,26 +102,16 @@ void main() {
             float f = MODE == 0u ? factor[p.off4 + pairs[0] + turn] : 0.0;
             [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
                 [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-                    float v = sum[t * ROWS + r];
-#ifdef LANES_PER_ROW
-                    v = wg_sum(v);
-#endif
-                    v = scaled(v, at);
+                    float v = scaled(TILE_SUM(sum[t * ROWS + r]), at);
                     if (MODE == 0u) {
                         acc[r] = add_slot(acc[r], f, v);
                         continue;
                     }
-#ifdef LANES_PER_ROW
-                    if (LANE != 0u) continue;
-#endif
-                    if (pairs[t] < n && row + r < p.n) y[p.off5 + pairs[t] * p.y_stride + row + r] = v;
+                    if (TILE_STORES && pairs[t] < n && row + r < p.n) y[p.off5 + pairs[t] * p.y_stride + row + r] = v;
                 }
             }
         }
-        if (MODE != 0u) continue;
-#ifdef LANES_PER_ROW
-        if (LANE != 0u) continue;
-#endif
+        if (MODE != 0u || !TILE_STORES) continue;
         [[unroll]] for (uint r = 0u; r < ROWS; r++) {
             if (row + r < p.n) y[p.off5 + gl_WorkGroupID.y * p.y_stride + row + r] += acc[r];
         }

@@ -167,7 +167,8 @@ func (o *ExpertDown) products(p *Profile, w Matrix, win rowWindow, mode uint32, 
 	if err := p.loops("expert_down "+w.Name, turns*(w.In/32+1)); err != nil {
 		return Dispatch{}, err
 	}
-	spec, gx := p.pairSpec(w.Out, tokens, mode)
+	scheme := p.weightScheme(w.Type)
+	spec, gx := p.pairSpec(scheme, w.Out, tokens, mode)
 	groups, err := p.grid("expert_down", gx, ny, 1)
 	if err != nil {
 		return Dispatch{}, err
@@ -177,7 +178,7 @@ func (o *ExpertDown) products(p *Profile, w Matrix, win rowWindow, mode uint32, 
 		ids = o.Tiles
 	}
 	return Dispatch{
-		Module: weightModule("expert_down", w.Type, p.weightScheme()),
+		Module: weightModule("expert_down", w.Type, scheme),
 		Spec:   spec,
 		Bind:   append([]Operand{R(o.Step), R(win.view), R(o.H.View), R(ids), R(o.Weights), y}, extras(win.first, w)...),
 		Push: []uint32{uint32(w.Out), uint32(w.In), uint32(w.RowBytes()), uint32(w.expertBytes()),

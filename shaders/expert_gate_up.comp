@@ -5,9 +5,13 @@
 // A few outputs per invocation, or a workgroup shares one (LANES_PER_ROW).
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-#ifdef SHARE_X
+#if defined(SHARE_X) || defined(SPREAD)
 #extension GL_KHR_shader_subgroup_ballot : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
+#endif
+#ifdef SPREAD
+#extension GL_EXT_buffer_reference2 : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 #endif
 #include "extra.glsl"
 
@@ -26,6 +30,9 @@ layout(push_constant) uniform Push {
     uint experts;      // experts of the stack
     uint routed;       // 0: there are no ids; 1: ids of pairs; 2: tiles in their place
     uint tiles;        // where the tiles of TOKENS pairs begin
+#ifdef SPREAD
+    uint weight_at[2], weight2_at[2], x_at[2]; // addresses in the place of off1, off2 and off3, the low words first
+#endif
 } p;
 
 #ifdef LANES_PER_ROW
@@ -44,6 +51,18 @@ layout(constant_id = 2) const uint MODE = 0u;
 #define WEIGHT_BINDING 1
 #define WEIGHT2_BINDING 2
 #include "weights.glsl"
+#ifdef SPREAD
+#define WEIGHT_FROM address(p.weight_at)
+#define WEIGHT2_FROM address(p.weight2_at)
+#define X_FROM 0u
+#define X_ADDRESS address(p.x_at)
+#define READ_WEIGHT2(on)
+#else
+#define WEIGHT_FROM (p.off1 * 4u)
+#define WEIGHT2_FROM (p.off2 * 4u)
+#define X_FROM p.off3
+#define READ_WEIGHT2(on) weight_second = on;
+#endif
 layout(set = 0, binding = 3) readonly buffer XBuffer { float x[]; };
 layout(set = 0, binding = 4) readonly buffer IdBuffer { uint ids[]; };
 layout(set = 0, binding = 5) buffer HBuffer { float h[]; };
@@ -77,40 +96,36 @@ void main() {
     // An id that names no expert gives zeros, from the dispatch over the first experts alone.
     bool none = e >= p.experts;
     if (none ? p.first != 0u : e - p.first >= p.bound) return;
-    uint groups = none ? 0u : p.k / 32u, at = none ? 0u : e - p.first;
+    uint groups = none ? 0u : p.k / 32u, at = none ? 0u : min(e - p.first, p.bound - 1u);
     // Pairs and rows past the end repeat another and are not stored.
     uint xs[TOKENS], hs[TOKENS];
     [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
-        uint own = pairs[t], instead = min(pairs[0], n - 1u);
+        uint own = pairs[t], instead = min(pairs[0], max(n, 1u) - 1u);
         uint pair = own < n ? own : instead;
-        xs[t] = p.off3 + pair / p.slots * p.x_stride;
+        xs[t] = X_FROM + pair / p.slots * p.x_stride;
         hs[t] = p.off5 + pair / p.slots * p.h_stride + pair % p.slots * p.slot_width;
     }
     for (uint tile_row = TILE_FROM; tile_row < p.n; tile_row += TILE_HOP) {
         uint row = tile_row + TILE_LANE;
         float a[TOKENS * ROWS], b[TOKENS * ROWS];
         [[unroll]] for (uint i = 0u; i < TOKENS * ROWS; i++) a[i] = b[i] = 0.0;
-        uint first[ROWS], second[ROWS];
+        ADDRESS first[ROWS], second[ROWS];
         [[unroll]] for (uint r = 0u; r < ROWS; r++) {
             uint b = at * p.expert_bytes + min(row + r, p.n - 1u) * p.row_bytes;
-            first[r] = p.off1 * 4u + b;
-            second[r] = p.off2 * 4u + b;
+            first[r] = WEIGHT_FROM + b;
+            second[r] = WEIGHT2_FROM + b;
         }
         TILE_PRODUCT(first, xs, groups, a)
         if (MODE == 0u) {
-            weight_second = true;
+            READ_WEIGHT2(true)
             TILE_PRODUCT(second, xs, groups, b)
-            weight_second = false;
+            READ_WEIGHT2(false)
         }
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
             [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-                float g = a[t * ROWS + r], u = b[t * ROWS + r];
-#ifdef LANES_PER_ROW
-                g = wg_sum(g);
-                if (MODE == 0u) u = wg_sum(u);
-                if (LANE != 0u) continue;
-#endif
-                if (pairs[t] < n && row + r < p.n) store(hs[t] + row + r, scaled(g, at), scaled2(u, at));
+                float g = TILE_SUM(a[t * ROWS + r]), u = b[t * ROWS + r];
+                if (MODE == 0u) u = TILE_SUM(u);
+                if (TILE_STORES && pairs[t] < n && row + r < p.n) store(hs[t] + row + r, scaled(g, at), scaled2(u, at));
             }
         }
     }

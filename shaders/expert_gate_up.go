@@ -151,17 +151,18 @@ func (o *ExpertGateUp) pass(p *Profile, mode uint32, gate, up Matrix) ([]Dispatc
 	if mode == gateUpUp {
 		access = ReadWrite
 	}
+	scheme := p.weightScheme(gate.Type)
 	var ds []Dispatch
 	for i, w := range gates {
 		// add appends the dispatch over ny groups of so many tokens, or pairs, at once.
 		add := func(h Mat, rows, tokens, ny int, ids Operand, first, bound int, routed, tiles uint32) error {
-			spec, gx := p.pairSpec(rows, tokens, mode)
+			spec, gx := p.pairSpec(scheme, rows, tokens, mode)
 			groups, err := p.grid("expert_gate_up", gx, ny, 1)
 			if err != nil {
 				return err
 			}
 			ds = append(ds, Dispatch{
-				Module: weightModule("expert_gate_up", gate.Type, p.weightScheme()),
+				Module: weightModule("expert_gate_up", gate.Type, scheme),
 				Spec:   spec,
 				Bind:   append([]Operand{R(o.Step), R(w.view), R(ups[i].view), R(o.X.View), ids, {h.View, access}}, extras(first, gate, up)...),
 				Push: []uint32{uint32(rows), uint32(gate.In), uint32(gate.RowBytes()), uint32(gate.expertBytes()),
@@ -196,8 +197,8 @@ func (o *ExpertGateUp) pass(p *Profile, mode uint32, gate, up Matrix) ([]Dispatc
 }
 
 // pairSpec is weightSpec for kernels whose tokens at once are chosen by the op, and whose mode follows.
-func (p *Profile) pairSpec(rows, tokens int, mode uint32) (spec []uint32, groups int) {
-	spec, groups = p.weightSpec(rows, tokens)
+func (p *Profile) pairSpec(s scheme, rows, tokens int, mode uint32) (spec []uint32, groups int) {
+	spec, groups = p.weightSpec(s, rows, tokens)
 	spec[len(spec)-1] = uint32(tokens)
 	return append(spec, mode), groups
 }

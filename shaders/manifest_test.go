@@ -50,9 +50,9 @@ func TestManifest(t *testing.T) {
 }
 
 // Every module keeps to the floor of supported devices: buffers, push constants and capabilities. Those that a profile
-// chooses for what a device has beyond it (Profile.Broadcast) may need that.
+// chooses for what a device has beyond it (Profile.Broadcast, Profile.Spread) may need that.
 func TestFloor(t *testing.T) {
-	const opCapability, groupNonUniformBallot = 17, 64
+	const opCapability, groupNonUniformBallot, wide, addresses = 17, 64, 11, 5347
 	allowed := map[uint32]string{1: "Shader", 61: "GroupNonUniform", 63: "GroupNonUniformArithmetic"}
 	for _, m := range Modules() {
 		if m.Buffers > 8 || m.PushBytes() > 128 {
@@ -63,13 +63,16 @@ func TestFloor(t *testing.T) {
 			t.Error(err)
 			continue
 		}
+		beyond := func(c uint32) bool {
+			return m.SPIRV15 && c == groupNonUniformBallot || len(m.Addresses) > 0 && (c == wide || c == addresses)
+		}
 		for i := 20; i+8 <= len(code); {
 			w := binary.LittleEndian.Uint32(code[i:])
 			if w>>16 == 0 {
 				t.Errorf("%s: broken SPIR-V at byte %d", m.Name, i)
 				break
 			}
-			if c := binary.LittleEndian.Uint32(code[i+4:]); w&0xffff == opCapability && allowed[c] == "" && !(m.SPIRV15 && c == groupNonUniformBallot) {
+			if c := binary.LittleEndian.Uint32(code[i+4:]); w&0xffff == opCapability && allowed[c] == "" && !beyond(c) {
 				t.Errorf("%s needs SPIR-V capability %d, which is not in the floor", m.Name, c)
 			}
 			i += int(w>>16) * 4

@@ -3,9 +3,13 @@
 // A few weight rows per invocation, or a workgroup shares one (LANES_PER_ROW), TOKENS tokens at a time.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-#ifdef SHARE_X
+#if defined(SHARE_X) || defined(SPREAD)
 #extension GL_KHR_shader_subgroup_ballot : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
+#endif
+#ifdef SPREAD
+#extension GL_EXT_buffer_reference2 : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 #endif
 #include "extra.glsl"
 
@@ -19,6 +23,9 @@ layout(push_constant) uniform Push {
     uint x_stride, y_stride; // floats from token to token
     uint factor_stride;
     uint mode;      // bit 0 accumulate, bit 1 factor, bit 2 sigmoid
+#ifdef SPREAD
+    uint weight_at[2], x_at[2]; // addresses in the place of off1 and off2, the low words first
+#endif
 } p;
 
 #ifdef LANES_PER_ROW
@@ -32,6 +39,14 @@ layout(constant_id = 1) const uint TOKENS = 1u;
 #include "step.glsl"
 #define WEIGHT_BINDING 1
 #include "weights.glsl"
+#ifdef SPREAD
+#define WEIGHT_FROM address(p.weight_at)
+#define X_FROM 0u
+#define X_ADDRESS address(p.x_at)
+#else
+#define WEIGHT_FROM (p.off1 * 4u)
+#define X_FROM p.off2
+#endif
 layout(set = 0, binding = 2) readonly buffer XBuffer { float x[]; };
 layout(set = 0, binding = 3) buffer YBuffer { float y[]; };
 layout(set = 0, binding = 4) readonly buffer FactorBuffer { float factor[]; };
@@ -53,22 +68,18 @@ void main() {
     if (t0 >= tokens) return;
     // Tokens and rows past the end repeat the last one and are not stored.
     uint xs[TOKENS];
-    [[unroll]] for (uint t = 0u; t < TOKENS; t++) xs[t] = p.off2 + min(t0 + t, tokens - 1u) * p.x_stride;
+    [[unroll]] for (uint t = 0u; t < TOKENS; t++) xs[t] = X_FROM + min(t0 + t, max(tokens, 1u) - 1u) * p.x_stride;
     for (uint tile_row = TILE_FROM; tile_row < p.n; tile_row += TILE_HOP) {
         uint row = tile_row + TILE_LANE;
         float acc[TOKENS * ROWS];
         [[unroll]] for (uint i = 0u; i < TOKENS * ROWS; i++) acc[i] = 0.0;
-        uint base[ROWS];
-        [[unroll]] for (uint r = 0u; r < ROWS; r++) base[r] = p.off1 * 4u + min(row + r, p.n - 1u) * p.row_bytes;
+        ADDRESS base[ROWS];
+        [[unroll]] for (uint r = 0u; r < ROWS; r++) base[r] = WEIGHT_FROM + min(row + r, p.n - 1u) * p.row_bytes;
         TILE_PRODUCT(base, xs, p.k / 32u, acc)
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
             [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-                float v = acc[t * ROWS + r];
-#ifdef LANES_PER_ROW
-                v = wg_sum(v);
-                if (LANE != 0u) continue;
-#endif
-                if (t0 + t < tokens && row + r < p.n) store(t0 + t, row + r, v);
+                float v = TILE_SUM(acc[t * ROWS + r]);
+                if (TILE_STORES && t0 + t < tokens && row + r < p.n) store(t0 + t, row + r, v);
             }
         }
     }

@@ -57,16 +57,19 @@ func matmulModules() []Module {
 // weightSpec returns the specialization constants and the number of workgroups of a weight kernel over
 // rows weight rows: constants are the workgroup size (and the single-subgroup flag in the lanes scheme)
 // and the tokens taken at once.
-func (p *Profile) weightSpec(rows, tokens int) (spec []uint32, groups int) {
+func (p *Profile) weightSpec(s scheme, rows, tokens int) (spec []uint32, groups int) {
 	t := uint32(1)
 	if tokens > 1 {
 		t = matmulTokens
 	}
-	if p.LanesPerRow {
+	switch s {
+	case lanesScheme:
 		return append(p.ReduceSpec(), t), min(rows, int(p.MaxGroups[0]))
+	case spreadScheme:
+		return []uint32{spreadLanes, t}, min(ceilDiv(rows, spreadRows), int(p.MaxGroups[0]))
 	}
 	group := uint32(rowGroup)
-	if p.Broadcast > 0 {
+	if s == shareScheme {
 		group = p.Broadcast // a workgroup is a subgroup
 	}
 	return []uint32{group, t}, min(ceilDiv(rows, int(group)*tileRows), int(p.MaxGroups[0]))
@@ -80,6 +83,14 @@ func (p *Profile) weightSpec(rows, tokens int) (spec []uint32, groups int) {
 const (
 	rowGroup = 8
 	tileRows = 4
+)
+
+// spreadLanes is the subgroup that the spread scheme is made for, and spreadRows the number of weight rows that it takes
+// (ROWS of common/tile.glsl): enough to share the loading of inputs, and few enough that the code of a turn stays in
+// the processor's caches for instructions, beyond which it runs at a third of the speed.
+const (
+	spreadLanes = 8
+	spreadRows  = 8
 )
 
 func (o *MatMul) Kernel() string { return "matmul" }
@@ -128,9 +139,10 @@ func (o *MatMul) Lower(p *Profile) ([]Dispatch, error) {
 	if o.Sigmoid {
 		mode |= matmulSigmoid
 	}
+	scheme := p.weightScheme(o.W.Type)
 	var ds []Dispatch
 	for _, w := range windows {
-		spec, gx := p.weightSpec(w.rows, o.Rows)
+		spec, gx := p.weightSpec(scheme, w.rows, o.Rows)
 		groups, err := p.grid("matmul", gx, ceilDiv(o.Rows, int(spec[len(spec)-1])), 1)
 		if err != nil {
 			return nil, err
@@ -138,7 +150,7 @@ func (o *MatMul) Lower(p *Profile) ([]Dispatch, error) {
 		y := o.Y.Cols(w.first, w.rows)
 		yo := Operand{y.View, o.Operands()[3].Access}
 		ds = append(ds, Dispatch{
-			Module: weightModule("matmul", o.W.Type, p.weightScheme()),
+			Module: weightModule("matmul", o.W.Type, scheme),
 			Spec:   spec,
 			Bind:   append([]Operand{R(o.Step), R(w.view), R(o.X.View), yo, factor}, extras(0, o.W)...),
 			Push: []uint32{uint32(o.Count), uint32(w.rows), uint32(o.W.In), uint32(o.W.RowBytes()),

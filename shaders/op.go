@@ -172,6 +172,9 @@ type Profile struct {
 	// to all (Vulkan 1.2, whose SPIR-V 1.5 has broadcasts from a lane that is no constant) and gains by it; 0 on others,
 	// and where it does not divide the 32 weights of a group or is no multiple of the 4 codes of a word.
 	Broadcast uint32
+	// Spread says that a read through an address by all lanes costs next to nothing, and that subgroups have 8 lanes:
+	// weight kernels then spread the bytes of a word pair over the lanes.
+	Spread bool
 	// MaxBinding is the largest range one binding may cover, in bytes.
 	MaxBinding int64
 	// MaxGroups is the largest grid in x, y and z.

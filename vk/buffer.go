@@ -20,6 +20,7 @@ type Buffer struct {
 	off      int64 // in the block
 	reserved int64 // bytes taken of the block
 	mapped   []byte
+	address  uint64
 	coherent bool
 }
 
@@ -63,6 +64,7 @@ func (d *Device) NewBuffer(size int64, use MemoryUse) (*Buffer, error) {
 	if block.ptr != nil {
 		b.mapped = unsafe.Slice((*byte)(unsafe.Add(block.ptr, off)), size)
 	}
+	b.address = d.raw.address(b.handle)
 	d.own(b)
 	return b, nil
 }
@@ -122,6 +124,7 @@ func (d *Device) ImportHost(mem []byte) (*Buffer, error) {
 		d.raw.freeMemory(b.block.mem)
 		return nil, err
 	}
+	b.address = d.raw.address(b.handle)
 	d.mem.mu.Lock()
 	d.mem.inUse.Buffers[Imported] += size
 	d.mem.inUse.Reserved[Imported] += size
@@ -139,6 +142,10 @@ func (b *Buffer) Use() MemoryUse { return b.use }
 
 // Device returns the device the buffer belongs to.
 func (b *Buffer) Device() *Device { return b.d }
+
+// Address returns where kernels find the buffer's first byte, 0 when the profile has no BufferAddress. Accesses
+// through addresses are checked by nobody.
+func (b *Buffer) Address() uint64 { return b.address }
 
 // Mapped returns the buffer's bytes when the host can see them, else nil. The
 // slice must not be used after Free or Close. Writes made before a Submit are

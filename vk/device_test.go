@@ -457,6 +457,24 @@ func TestImportHost(t *testing.T) {
 	})
 }
 
+// Buffers have addresses of their own where the profile has them, and none elsewhere.
+func TestAddress(t *testing.T) {
+	eachDevice(t, func(t *testing.T, d *Device) {
+		a, b := must(d.NewBuffer(4096, DeviceLocal)), must(d.NewBuffer(4096, DeviceLocal))
+		defer a.Free()
+		defer b.Free()
+		if !d.Profile().Features.BufferAddress {
+			if a.Address() != 0 {
+				t.Errorf("address %#x without the feature", a.Address())
+			}
+			return
+		}
+		if lo, hi := min(a.Address(), b.Address()), max(a.Address(), b.Address()); lo == 0 || hi-lo < 4096 || lo%4 != 0 {
+			t.Errorf("addresses %#x and %#x of 4096 bytes each", a.Address(), b.Address())
+		}
+	})
+}
+
 // Everything may be freed twice, after Close, and in any order.
 func TestCloseOrder(t *testing.T) {
 	in := needInstance(t)

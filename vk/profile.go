@@ -18,6 +18,7 @@ type Profile struct {
 	SubgroupOps    SubgroupOps
 	Broadcast      bool      // subgroups take a value from a lane that is no constant: SPIR-V 1.5
 	SlowLoads      bool      // a load costs much more than arithmetic, even of one value by all lanes: share what is loaded
+	FreeReads      bool      // a read through an address by all lanes is one instruction of the host (BufferAddress)
 	MaxBinding     int64     // one storage buffer binding
 	MaxGroups      [3]uint32 // of one dispatch
 	MaxInvocations int       // of one workgroup
@@ -98,8 +99,12 @@ func ProfileFor(info DeviceInfo, name string) (Profile, error) {
 	if info.DriverID == driverLLVMpipe {
 		p.LoopLimit = floorLoops
 		p.SlowLoads = true // but not on SwiftShader, where kernels that share run at a half to a sixth of the speed
+		// Mesa 26.1 reads what all lanes read through an address with one scalar load and computes with it in
+		// scalar registers. 22.3 goes around a loop for each lane.
+		p.FreeReads = info.API >= MakeVersion(1, 4, 0)
 	}
 	restrict(&p)
+	p.FreeReads = p.FreeReads && p.Broadcast && p.Features.BufferAddress && p.Features.Int64
 	return p, nil
 }
 

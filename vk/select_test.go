@@ -123,6 +123,20 @@ func TestProfiles(t *testing.T) {
 	if f := adreno.Features; !f.Float16 || f.Storage8 || adreno.MaxBinding != 128<<20 || adreno.MaxGroups[0] != 65535 || adreno.OffsetAlign != 64 {
 		t.Errorf("adreno: %+v", adreno)
 	}
+	pipe := rich
+	pipe.API, pipe.DriverID = MakeVersion(1, 4, 0), driverLLVMpipe
+	pipe.Subgroup.Ops |= SubgroupBallot | SubgroupArithmetic
+	older := pipe
+	older.API = MakeVersion(1, 3, 230)
+	for _, c := range []struct {
+		info DeviceInfo
+		name string
+		want bool
+	}{{pipe, "", true}, {older, "", false}, {rich, "", false}, {pipe, "floor", false}, {pipe, "kepler", false}} {
+		if got := must(ProfileFor(c.info, c.name)).FreeReads; got != c.want {
+			t.Errorf("free reads of %s with Vulkan %s under %q: %t", c.info.Name, c.info.API, c.name, got)
+		}
+	}
 	if _, err := ProfileFor(rich, "voodoo"); !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "floor") {
 		t.Error(err)
 	}

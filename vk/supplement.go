@@ -300,6 +300,8 @@ func (d rawDevice) bind(b, m handle, off int64) Result {
 	return Result(C.sup_bind(d.c, C.uint64_t(b), C.uint64_t(m), C.uint64_t(off)))
 }
 
+func (d rawDevice) address(b handle) uint64 { return uint64(C.sup_buffer_address(d.c, C.uint64_t(b))) }
+
 func (d rawDevice) destroyBuffer(b handle) { C.sup_destroy_buffer(d.c, C.uint64_t(b)) }
 
 // Pipelines.

@@ -133,6 +133,8 @@ void sup_free_memory(sup_device *d, uint64_t mem);
 VkResult sup_map(sup_device *d, uint64_t mem, void **p);
 VkResult sup_flush(sup_device *d, uint64_t mem, uint64_t off, uint64_t size);
 VkResult sup_invalidate(sup_device *d, uint64_t mem, uint64_t off, uint64_t size);
+// The address of a buffer that is bound to memory; 0 where the feature is not enabled.
+uint64_t sup_buffer_address(sup_device *d, uint64_t buf);
 VkResult sup_create_buffer(sup_device *d, uint64_t size, uint32_t usage, int imported, uint64_t *buf);
 void sup_requirements(sup_device *d, uint64_t buf, uint64_t *size, uint64_t *align, uint32_t *types);
 VkResult sup_bind(sup_device *d, uint64_t buf, uint64_t mem, uint64_t off);

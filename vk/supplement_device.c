@@ -86,6 +86,12 @@ VkResult sup_device_create(sup_instance *in, VkPhysicalDevice pd, uint32_t famil
 		}
 		if (!d->GetSemaphoreCounterValue || !d->WaitSemaphores) missing = "vkWaitSemaphores";
 	}
+	if (features & SUP_ADDRESS) {
+		LOAD(GetBufferDeviceAddress);
+		if (!d->GetBufferDeviceAddress || api < VK_API_VERSION_1_2)
+			d->GetBufferDeviceAddress = (PFN_vkGetBufferDeviceAddress)in->GetDeviceProcAddr(d->handle, "vkGetBufferDeviceAddressKHR");
+		if (!d->GetBufferDeviceAddress) missing = "vkGetBufferDeviceAddress";
+	}
 	if (features & SUP_HOSTIMPORT) {
 		LOAD(GetMemoryHostPointerPropertiesEXT);
 		if (!d->GetMemoryHostPointerPropertiesEXT) missing = "vkGetMemoryHostPointerPropertiesEXT";
@@ -108,8 +114,12 @@ void sup_device_free(sup_device *d) { free(d); }
 
 // Memory and buffers.
 
+// Where kernels may use addresses, all memory and all buffers have them.
+
+static const VkMemoryAllocateFlagsInfo addressed = {VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO, NULL, VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT, 0};
+
 VkResult sup_allocate(sup_device *d, uint64_t size, uint32_t type, uint64_t *mem) {
-	VkMemoryAllocateInfo i = {VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, NULL, size, type};
+	VkMemoryAllocateInfo i = {VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, d->GetBufferDeviceAddress ? &addressed : NULL, size, type};
 	VkDeviceMemory m = VK_NULL_HANDLE;
 	VkResult r = d->AllocateMemory(d->handle, &i, NULL, &m);
 	*mem = NUMBER(m);
@@ -124,7 +134,7 @@ VkResult sup_import_types(sup_device *d, void *p, uint32_t *bits) {
 }
 
 VkResult sup_import_memory(sup_device *d, void *p, uint64_t size, uint32_t type, uint64_t *mem) {
-	VkImportMemoryHostPointerInfoEXT h = {VK_STRUCTURE_TYPE_IMPORT_MEMORY_HOST_POINTER_INFO_EXT, NULL, VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT, p};
+	VkImportMemoryHostPointerInfoEXT h = {VK_STRUCTURE_TYPE_IMPORT_MEMORY_HOST_POINTER_INFO_EXT, d->GetBufferDeviceAddress ? &addressed : NULL, VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT, p};
 	VkMemoryAllocateInfo i = {VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, &h, size, type};
 	VkDeviceMemory m = VK_NULL_HANDLE;
 	VkResult r = d->AllocateMemory(d->handle, &i, NULL, &m);
@@ -151,7 +161,7 @@ VkResult sup_create_buffer(sup_device *d, uint64_t size, uint32_t usage, int imp
 	VkBufferCreateInfo i = {VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO};
 	i.pNext = imported ? &ext : NULL;
 	i.size = size;
-	i.usage = usage;
+	i.usage = usage | (d->GetBufferDeviceAddress ? VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT : 0);
 	VkBuffer b = VK_NULL_HANDLE;
 	VkResult r = d->CreateBuffer(d->handle, &i, NULL, &b);
 	*buf = NUMBER(b);
@@ -168,6 +178,11 @@ void sup_requirements(sup_device *d, uint64_t buf, uint64_t *size, uint64_t *ali
 
 VkResult sup_bind(sup_device *d, uint64_t buf, uint64_t mem, uint64_t off) {
 	return d->BindBufferMemory(d->handle, HANDLE(VkBuffer, buf), HANDLE(VkDeviceMemory, mem), off);
+}
+
+uint64_t sup_buffer_address(sup_device *d, uint64_t buf) {
+	VkBufferDeviceAddressInfo i = {VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO, NULL, HANDLE(VkBuffer, buf)};
+	return d->GetBufferDeviceAddress ? d->GetBufferDeviceAddress(d->handle, &i) : 0;
 }
 
 void sup_destroy_buffer(sup_device *d, uint64_t buf) { d->DestroyBuffer(d->handle, HANDLE(VkBuffer, buf), NULL); }

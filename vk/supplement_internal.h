@@ -58,6 +58,7 @@ struct sup_device {
 	PFN_vkGetSemaphoreCounterValue GetSemaphoreCounterValue;
 	PFN_vkWaitSemaphores WaitSemaphores;
 	PFN_vkGetMemoryHostPointerPropertiesEXT GetMemoryHostPointerPropertiesEXT;
+	PFN_vkGetBufferDeviceAddress GetBufferDeviceAddress;
 };
 
 enum {

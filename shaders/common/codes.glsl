@@ -9,11 +9,13 @@
 //     CODE_CHUNKS, CODE_GROUPS  chunks of a block, and groups of 32 weights of a chunk: what is loaded at once
 //     CODE_WORDS, CODE_SCALES   words that hold a chunk's codes, floats that hold its scales and minima
 //     CODE_BITS                 of signed codes; without it they are unsigned and of 7 bits at most
+//     CODE_FLIPS                if signed codes are stored with their highest bit flipped: too large by half their range
 //     CODE_SPAN                 words of codes that have one scale: 8, or 4 where a group has two
-//     CODE_MIN                  if there are minima: that of group i is element CODE_GROUPS + i of the floats
+//     CODE_MIN                  if there are minima, of codes that are unsigned: that of group i is element CODE_GROUPS + i of the floats
 //     CODE_HEAD                 words that all chunks of a block need
 //     void load_head(row, block, out uint head[CODE_HEAD])
-//     void load_chunk(row, block, head, c, out uint q[CODE_WORDS], out float s[CODE_SCALES])
+//     void load_codes(row, block, head, c, out uint q[CODE_WORDS])
+//     void chunk_scales(head, c, out float s[CODE_SCALES])
 //     uint chunk_group(c, i)        which group of the block group i of chunk c is
 //     CODES(q, i, j)                the word of the codes 4j..4j+3 of group i; with CODE_BITS each in its byte's low bits
 //     CODE_SCALE(i, h)              which float is the scale of span h (0, 1) of group i
@@ -25,10 +27,16 @@
 #define CODE_TOP (32u - CODE_BITS)
 #define CODE_UNIT (1.0 / float(1u << CODE_TOP))
 #define CODE_VALUE(q, b) float(int(((q) << (CODE_TOP - 8u * (b))) & (0xffffffffu << CODE_TOP)))
+#ifdef CODE_FLIPS
+#define CODE_FLIP(q) ((q) ^ (0x01010101u << (CODE_BITS - 1u)))
+#else
+#define CODE_FLIP(q) (q)
+#endif
 #define CODE_START
 #define CODE_SCALE_X
 #else
 #define CODE_UNIT 1.0
+#define CODE_FLIP(q) (q)
 #define CODE_VALUE(q, b) float(int((q) & (0xffu << (8u * (b)))))
 // A lane's inputs all meet the same byte of a word, as words hold four codes and X_LANES is a multiple of four.
 #define CODE_START \
@@ -57,7 +65,10 @@
             for (uint c = 0u; c < CODE_CHUNKS; c++) { \
                 uint words[ROWS][CODE_WORDS]; \
                 float scales[ROWS][CODE_SCALES]; \
-                [[unroll]] for (uint r = 0u; r < ROWS; r++) load_chunk(base[r], block, head[r], c, words[r], scales[r]); \
+                [[unroll]] for (uint r = 0u; r < ROWS; r++) { \
+                    load_codes(base[r], block, head[r], c, words[r]); \
+                    chunk_scales(head[r], c, scales[r]); \
+                } \
                 [[unroll]] for (uint i = 0u; i < CODE_GROUPS; i++) { \
                     uint at = (block * (CODE_CHUNKS * CODE_GROUPS) + chunk_group(c, i)) * 32u; \
                     TILE_LOAD_X(xs, at) \
@@ -69,7 +80,7 @@
                         [[unroll]] for (uint n = 0u; n < CODE_SPAN; n++) { \
                             uint j = span * CODE_SPAN + n; \
                             uint q[ROWS]; \
-                            [[unroll]] for (uint r = 0u; r < ROWS; r++) q[r] = CODES(words[r], i, j); \
+                            [[unroll]] for (uint r = 0u; r < ROWS; r++) q[r] = CODE_FLIP(CODES(words[r], i, j)); \
                             [[unroll]] for (uint b = 0u; b < 4u; b++) { \
                                 float w[ROWS]; \
                                 [[unroll]] for (uint r = 0u; r < ROWS; r++) w[r] = CODE_VALUE(q[r], b); \

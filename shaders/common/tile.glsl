@@ -12,13 +12,31 @@
 #ifndef TILE_GLSL
 #define TILE_GLSL
 
-#ifdef LANES_PER_ROW
+// A lane's results are then added up: of v over the lanes that share a row it is TILE_SUM(v), which all of them call and
+// one, where TILE_STORES, stores.
+#if defined(LANES_PER_ROW)
+#define TILE_SUM(v) wg_sum(v)
+#define TILE_STORES (LANE == 0u)
+#elif defined(SPREAD)
+#define TILE_SUM(v) subgroupAdd(v)
+#define TILE_STORES (gl_SubgroupInvocationID == 0u)
+#else
+#define TILE_SUM(v) (v)
+#define TILE_STORES true
+#endif
+
+#if defined(LANES_PER_ROW)
 #define ROWS 1u
 #define TILE_FROM gl_WorkGroupID.x
 #define TILE_HOP gl_NumWorkGroups.x
 #define TILE_LANE 0u
 #define GROUP_FROM LANE
 #define GROUP_HOP LANES
+#elif defined(SPREAD)
+#define ROWS 8u // spreadRows in matmul.go
+#define TILE_FROM (gl_WorkGroupID.x * ROWS)
+#define TILE_HOP (gl_NumWorkGroups.x * ROWS)
+#define TILE_LANE 0u
 #else
 #define ROWS 4u // tileRows in matmul.go
 #define TILE_FROM (gl_WorkGroupID.x * gl_WorkGroupSize.x * ROWS)
@@ -44,7 +62,9 @@
 #define TILE_X(xs, at, t, j) X(xs[t] + at + (j))
 #endif
 
-#if defined(SHARE_X) && defined(CODE_GROUPS)
+#if defined(SPREAD)
+#include "spread.glsl"
+#elif defined(SHARE_X) && defined(CODE_GROUPS)
 #include "codes.glsl"
 #else
 

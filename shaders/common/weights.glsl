@@ -6,9 +6,21 @@
 #ifndef WEIGHTS_GLSL
 #define WEIGHTS_GLSL
 
+#ifdef SPREAD
+// Weights are read through their address: what all lanes read is one load, and arithmetic with it scalar. An address
+// is checked by nobody, and some devices read for lanes that have left: kernels form none outside the matrix.
+#define ADDRESS uint64_t
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Words { uint v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Floats { float v[]; };
+ADDRESS address(uint low_high[2]) { return (ADDRESS(low_high[1]) << 32u) | ADDRESS(low_high[0]); }
+#define WORD(i) Words((i) << 2u).v[0]
+#else
+#define ADDRESS uint
 layout(set = 0, binding = WEIGHT_BINDING) readonly buffer WeightBuffer { uint weight_words[]; };
+#endif
 
-#ifdef WEIGHT2_BINDING
+#if defined(SPREAD)
+#elif defined(WEIGHT2_BINDING)
 // A second matrix of the same type: the up projection beside the gate.
 layout(set = 0, binding = WEIGHT2_BINDING) readonly buffer Weight2Buffer { uint weight2_words[]; };
 // Which of the two load32 reads; a compile-time constant wherever it is called.
@@ -45,7 +57,8 @@ float half_value(uint h) { return unpackHalf2x16(h).x; }
 // bytes asked for. On some software devices a load costs more than decoding what it brings, so blocks are read
 // in whole words, each of them once.
 #define WORDS_AT(N) { \
-        uint i = b >> 2u, odd = (b >> 1u) & 1u, word = WORD(i); \
+        ADDRESS i = b >> 2u; \
+        uint odd = uint(b >> 1u) & 1u, word = WORD(i); \
         [[unroll]] for (uint j = 0u; j < N; j++) { \
             uint next = WORD(i + j + (j + 1u < N ? 1u : odd)); \
             uint crossed = (word >> 16u) | (next << 16u); \
@@ -53,15 +66,20 @@ float half_value(uint h) { return unpackHalf2x16(h).x; }
             word = next; \
         } \
     }
-void words_at(uint b, out uint v[8]) WORDS_AT(8u)
-void words_at(uint b, out uint v[4]) WORDS_AT(4u)
-void words_at(uint b, out uint v[2]) WORDS_AT(2u)
-uint word_at(uint b) { uint v[1]; WORDS_AT(1u) return v[0]; }
+void words_at(ADDRESS b, out uint v[8]) WORDS_AT(8u)
+void words_at(ADDRESS b, out uint v[4]) WORDS_AT(4u)
+void words_at(ADDRESS b, out uint v[2]) WORDS_AT(2u)
+uint word_at(ADDRESS b) { uint v[1]; WORDS_AT(1u) return v[0]; }
 // The half at even byte address b and the N words after it, which together take N + 1 words wherever b is.
 #define HALF_WORDS_AT(N) { \
-        uint i = b >> 2u, word = WORD(i); \
-        bool odd = (b & 2u) != 0u; \
-        h = half_value(word >> (8u * (b & 2u))); \
+        uint word = WORD(b >> 2u); \
+        h = half_value(word >> (8u * (uint(b) & 2u))); \
+        words_after(b, word, v); \
+    }
+// The words alone, where the one that the half lies in is known.
+#define WORDS_AFTER(N) { \
+        ADDRESS i = b >> 2u; \
+        bool odd = (uint(b) & 2u) != 0u; \
         [[unroll]] for (uint j = 0u; j < N; j++) { \
             uint next = WORD(i + 1u + j); \
             uint crossed = (word >> 16u) | (next << 16u); \
@@ -69,12 +87,16 @@ uint word_at(uint b) { uint v[1]; WORDS_AT(1u) return v[0]; }
             word = next; \
         } \
     }
-void half_words_at(uint b, out float h, out uint v[8]) HALF_WORDS_AT(8u)
-void half_words_at(uint b, out float h, out uint v[5]) HALF_WORDS_AT(5u)
-void half_words_at(uint b, out float h, out uint v[4]) HALF_WORDS_AT(4u)
+void words_after(ADDRESS b, uint word, out uint v[8]) WORDS_AFTER(8u)
+void words_after(ADDRESS b, uint word, out uint v[5]) WORDS_AFTER(5u)
+void words_after(ADDRESS b, uint word, out uint v[4]) WORDS_AFTER(4u)
+void half_words_at(ADDRESS b, out float h, out uint v[8]) HALF_WORDS_AT(8u)
+void half_words_at(ADDRESS b, out float h, out uint v[5]) HALF_WORDS_AT(5u)
+void half_words_at(ADDRESS b, out float h, out uint v[4]) HALF_WORDS_AT(4u)
 // The byte at any byte address b and the four words after it, which together take five words wherever b is.
-void byte_words_at(uint b, out uint e, out uint v[4]) {
-    uint i = b >> 2u, sh = 8u * (b & 3u), word = WORD(i);
+void byte_words_at(ADDRESS b, out uint e, out uint v[4]) {
+    ADDRESS i = b >> 2u;
+    uint sh = 8u * (uint(b) & 3u), word = WORD(i);
     e = (word >> sh) & 0xffu;
     [[unroll]] for (uint j = 0u; j < 4u; j++) {
         uint next = WORD(i + 1u + j);
@@ -82,11 +104,48 @@ void byte_words_at(uint b, out uint e, out uint v[4]) {
         word = next;
     }
 }
-uint half_at(uint b) { return (WORD(b >> 2u) >> ((b & 2u) * 8u)) & 0xffffu; }
-uint byte_at(uint b) { return (WORD(b >> 2u) >> ((b & 3u) * 8u)) & 0xffu; }
+uint half_at(ADDRESS b) { return (WORD(b >> 2u) >> ((uint(b) & 2u) * 8u)) & 0xffffu; }
+uint byte_at(ADDRESS b) { return (WORD(b >> 2u) >> ((uint(b) & 3u) * 8u)) & 0xffu; }
 // Byte i (0..3) of a word, unsigned and signed.
 float ubyte(uint w, uint i) { return float((w >> (8u * i)) & 0xffu); }
 float sbyte(uint w, uint i) { return float(bitfieldExtract(int(w), int(8u * i), 8)); }
+
+// Words of codes (codes.glsl) from a byte address, which for lane_words is a multiple of 4. Of N words an invocation gets
+// PER_LANE(N): all of them, or with SPREAD its byte of the eight of each pair, as the lowest of a word whose other bytes
+// mean nothing.
+#ifdef SPREAD
+#define PER_LANE(N) ((N) / 2u)
+#define LANE_WORDS(N) { \
+        Words p = Words(b); \
+        [[unroll]] for (uint j = 0u; j < N; j++) { \
+            uint first = p.v[2u * j], second = p.v[2u * j + 1u]; \
+            v[j] = (gl_SubgroupInvocationID < 4u ? first : second) >> (8u * (gl_SubgroupInvocationID & 3u)); \
+        } \
+    }
+// Where the address is no multiple of 4, a lane's byte lies half a word further on.
+#define LANE_WORDS_AT(N) { \
+        Words p = Words(b & ~ADDRESS(3)); \
+        uint odd = uint(b) & 2u, from = gl_SubgroupInvocationID + odd, word = p.v[0], sh = 8u * (from & 3u); \
+        bool second = from >= 4u, third = from >= 8u; \
+        [[unroll]] for (uint j = 0u; j < N; j++) { \
+            uint next = p.v[2u * j + 1u], last = p.v[2u * j + 1u + (j + 1u < N ? 1u : odd >> 1u)]; \
+            v[j] = (third ? last : (second ? next : word)) >> sh; \
+            word = last; \
+        } \
+    }
+void lane_words(ADDRESS b, out uint v[4]) LANE_WORDS(4u)
+void lane_words_at(ADDRESS b, out uint v[4]) LANE_WORDS_AT(4u)
+void lane_words_at(ADDRESS b, out uint v[2]) LANE_WORDS_AT(2u)
+void lane_words_after(ADDRESS b, uint word, out uint v[4]) { lane_words_at(b + 2u, v); }
+void lane_words_after(ADDRESS b, uint word, out uint v[2]) { lane_words_at(b + 2u, v); }
+#else
+#define PER_LANE(N) (N)
+void lane_words(ADDRESS b, out uint v[8]) {
+    [[unroll]] for (uint j = 0u; j < 8u; j++) v[j] = WORD((b >> 2u) + j);
+}
+#define lane_words_at words_at
+#define lane_words_after words_after
+#endif
 
 #include "block.glsl"
 

@@ -81,15 +81,18 @@ var open = sync.OnceValue(func() rigSet {
 				return set
 			}
 			type scheme struct {
-				name              string
-				lanes, one, share bool
+				name                      string
+				lanes, one, share, spread bool
 			}
 			schemes := []scheme{{name: "row"}}
 			if name == "auto" {
-				schemes = append(schemes, scheme{"lanes", true, true, false}, scheme{"lanes-shared", true, false, false})
+				schemes = append(schemes, scheme{name: "lanes", lanes: true, one: true}, scheme{name: "lanes-shared", lanes: true})
 				schemes[0].one = p.SubgroupFixed
 				if scheduler.Broadcast(p) > 0 {
-					schemes = append(schemes, scheme{"share", false, true, true})
+					schemes = append(schemes, scheme{name: "share", one: true, share: true})
+				}
+				if scheduler.CanSpread(p) {
+					schemes = append(schemes, scheme{name: "spread", one: true, share: true, spread: true})
 				}
 			}
 			for _, s := range schemes {
@@ -102,12 +105,12 @@ var open = sync.OnceValue(func() rigSet {
 					return set
 				}
 				die := scheduler.NewDie(dev)
-				used := s.share == (die.Kernels.Broadcast > 0) // by the engine
+				used := s.share == (die.Kernels.Broadcast > 0) && s.spread == die.Kernels.Spread // by the engine
 				if name == "auto" && !s.lanes && !s.share && !used {
 					dev.Close() // the floor has this scheme
 					continue
 				}
-				die.Kernels.LanesPerRow, die.Kernels.OneSubgroup, die.Kernels.Broadcast = s.lanes, s.one, 0
+				die.Kernels.LanesPerRow, die.Kernels.OneSubgroup, die.Kernels.Broadcast, die.Kernels.Spread = s.lanes, s.one, 0, s.spread
 				if s.share {
 					die.Kernels.Broadcast = scheduler.Broadcast(p)
 				}
@@ -178,15 +181,29 @@ func Run(t *testing.T, c Case) {
 
 // rigs are those that a case runs on.
 func (c Case) rigs(all []rig) []rig {
+	all = slices.DeleteFunc(slices.Clone(all), func(r rig) bool { return r.again && r.die.Kernels.Spread && !c.spreads(&r.die.Kernels) })
 	if !c.Few && c.Turn == 0 {
 		return all
 	}
-	few := slices.DeleteFunc(slices.Clone(all), func(r rig) bool { return r.again })
+	few := slices.DeleteFunc(slices.Clone(all), func(r rig) bool { return r.again && !r.die.Kernels.Spread })
 	if c.Turn == 0 || len(few) == 0 {
 		return few
 	}
 	n := c.Turn % len(few)
 	return few[n : n+1]
+}
+
+// spreads reports whether the case has kernels of the spread scheme, which only some block types have.
+func (c Case) spreads(p *shaders.Profile) bool {
+	for _, o := range c.Ops {
+		ds, _ := o.Lower(p) // an error shows when the case runs
+		for _, d := range ds {
+			if m, err := shaders.Describe(d.Module); err == nil && len(m.Addresses) > 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // separate makes every buffer outlive the ops with memory of its own, so that any of them can be filled and

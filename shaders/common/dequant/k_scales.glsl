@@ -7,13 +7,13 @@ uvec2 k_scale_min_of(uvec3 words, uint s) {
     return mix(second, first, bvec2(s < 4u)); // selects
 }
 // The same from the 12 packed bytes at byte address b, which is a multiple of 4.
-uvec2 k_scale_min(uint b, uint s) { return k_scale_min_of(uvec3(WORD(b >> 2u), WORD((b >> 2u) + 1u), WORD((b >> 2u) + 2u)), s); }
+uvec2 k_scale_min(ADDRESS b, uint s) { return k_scale_min_of(uvec3(WORD(b >> 2u), WORD((b >> 2u) + 1u), WORD((b >> 2u) + 2u)), s); }
 
 // What codes.glsl wants: the first four words of a block, and the scales and minima of its sub-blocks 2c and 2c + 1.
-void k_head(uint b, out uint head[4]) {
+void k_head(ADDRESS b, out uint head[4]) {
     [[unroll]] for (uint j = 0u; j < 4u; j++) head[j] = WORD((b >> 2u) + j);
 }
-void k_chunk_scales(uint head[4], uint c, out float s[4]) {
+void chunk_scales(uint head[4], uint c, out float s[4]) {
     uvec3 words = uvec3(head[1], head[2], head[3]);
     uvec2 a = k_scale_min_of(words, 2u * c), b = k_scale_min_of(words, 2u * c + 1u);
     vec2 dm = unpackHalf2x16(head[0]);

@@ -1,12 +1,18 @@
-// What codes.glsl wants of a block that is one group of 32 signed codes with one scale, each in its own byte once loaded.
-// The block type's file has CODE_BITS and load_chunk.
-#define CODE_HEAD 1u
+// What codes.glsl wants of a block that is a half and one group of 32 signed codes, each in its own byte once loaded.
+// The block type's file defines BLOCK_BYTES before, and has CODE_BITS and load_codes. A head is the block's first word and
+// the half.
+#define CODE_HEAD 2u
 #define CODE_CHUNKS 1u
 #define CODE_GROUPS 1u
-#define CODE_WORDS 8u
+#define CODE_WORDS PER_LANE(8u)
 #define CODE_SCALES 1u
 #define CODE_SPAN 8u
 #define CODES(q, i, j) q[j]
 #define CODE_SCALE(i, h) 0
-void load_head(uint row, uint block, out uint head[1]) { head[0] = 0u; }
 uint chunk_group(uint c, uint i) { return 0u; }
+void load_head(ADDRESS row, uint block, out uint head[2]) {
+    ADDRESS b = row + block * BLOCK_BYTES;
+    head[0] = WORD(b >> 2u);
+    head[1] = (head[0] >> (8u * (uint(b) & 2u))) & 0xffffu;
+}
+void chunk_scales(uint head[2], uint c, out float s[1]) { s[0] = half_value(head[1]); }

@@ -1,5 +1,5 @@
 // 18 bytes for 32 weights: half d, 16 bytes; byte j holds elements j (low nibble) and j+16; (n-8)*d.
-void load32(uint row, uint g, out float v[32]) {
+void load32(ADDRESS row, uint g, out float v[32]) {
     uint q[4];
     float d;
     half_words_at(row + g * 18u, d, q);
@@ -13,13 +13,15 @@ void load32(uint row, uint g, out float v[32]) {
 }
 
 // As codes (codes.glsl). Flipping the highest of a nibble's bits makes n - 8 of n.
+#define BLOCK_BYTES 18u
 #include "one_group.glsl"
 #define CODE_BITS 4u
-void load_chunk(uint row, uint block, uint head[1], uint c, out uint q[8], out float s[1]) {
-    uint n[4];
-    half_words_at(row + block * 18u, s[0], n);
-    [[unroll]] for (uint j = 0u; j < 4u; j++) {
-        q[j] = n[j] ^ 0x08080808u;
-        q[4u + j] = (n[j] >> 4u) ^ 0x08080808u;
+#define CODE_FLIPS
+void load_codes(ADDRESS row, uint block, uint head[2], uint c, out uint q[PER_LANE(8u)]) {
+    uint n[PER_LANE(4u)];
+    lane_words_after(row + block * BLOCK_BYTES, head[0], n);
+    [[unroll]] for (uint j = 0u; j < PER_LANE(4u); j++) {
+        q[j] = n[j] & 0x0f0f0f0fu;
+        q[PER_LANE(4u) + j] = (n[j] >> 4u) & 0x0f0f0f0fu;
     }
 }

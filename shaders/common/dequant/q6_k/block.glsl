@@ -1,7 +1,8 @@
 // 210 bytes for 256 weights: 128 bytes of low nibbles, 64 bytes of high bit pairs, 16 signed scales, half d;
 // (d*scale)*(q-32), a scale for each 16 weights.
-void load32(uint row, uint g, out float v[32]) {
-    uint b = row + (g >> 3u) * 210u, s = g & 7u, n = s >> 2u, j = s & 3u;
+void load32(ADDRESS row, uint g, out float v[32]) {
+    ADDRESS b = row + (g >> 3u) * 210u;
+    uint s = g & 7u, n = s >> 2u, j = s & 3u;
     float d = half_value(half_at(b + 208u));
     uint sc = half_at(b + 192u + 2u * s), ql[8], qh[8];
     float d0 = d * sbyte(sc, 0u), d1 = d * sbyte(sc, 1u);
@@ -19,32 +20,38 @@ void load32(uint row, uint g, out float v[32]) {
 #define CODE_HEAD 5u
 #define CODE_CHUNKS 4u
 #define CODE_GROUPS 2u
-#define CODE_WORDS 16u
+#define CODE_WORDS PER_LANE(16u)
 #define CODE_SCALES 4u
 #define CODE_SPAN 4u
 #define CODE_BITS 6u
-#define CODES(q, i, j) q[8u * (i) + j]
+#define CODE_FLIPS
+#define CODES(q, i, j) q[PER_LANE(8u) * (i) + j]
 #define CODE_SCALE(i, h) (2u * (i) + h)
-void load_head(uint row, uint block, out uint head[5]) {
-    uint b = row + block * 210u + 192u, sc[4];
+void load_head(ADDRESS row, uint block, out uint head[5]) {
+    ADDRESS b = row + block * 210u + 192u;
+    uint sc[4];
     words_at(b, sc);
     [[unroll]] for (uint j = 0u; j < 4u; j++) head[j] = sc[j];
     head[4] = half_at(b + 16u);
 }
-void load_chunk(uint row, uint block, uint head[5], uint c, out uint q[16], out float s[4]) {
-    uint b = row + block * 210u, n = c >> 1u, i = c & 1u, l[8], h[8];
-    words_at(b + 64u * n + 32u * i, l);
-    words_at(b + 128u + 32u * n, h);
+void chunk_scales(uint head[5], uint c, out float s[4]) {
+    uint n = c >> 1u, i = c & 1u;
     float d = half_value(head[4]);
     uint s0 = (n == 0u ? head[0] : head[2]) >> (16u * i), s1 = (n == 0u ? head[1] : head[3]) >> (16u * i);
     s[0] = d * sbyte(s0, 0u);
     s[1] = d * sbyte(s0, 1u);
     s[2] = d * sbyte(s1, 0u);
     s[3] = d * sbyte(s1, 1u);
-    [[unroll]] for (uint j = 0u; j < 8u; j++) {
+}
+void load_codes(ADDRESS row, uint block, uint head[5], uint c, out uint q[PER_LANE(16u)]) {
+    ADDRESS b = row + block * 210u;
+    uint n = c >> 1u, i = c & 1u, l[PER_LANE(8u)], h[PER_LANE(8u)];
+    lane_words_at(b + 64u * n + 32u * i, l);
+    lane_words_at(b + 128u + 32u * n, h);
+    [[unroll]] for (uint j = 0u; j < PER_LANE(8u); j++) {
         uint x = h[j] >> (2u * i);
-        q[j] = ((l[j] & 0x0f0f0f0fu) | ((x & 0x03030303u) << 4u)) ^ 0x20202020u;
-        q[8u + j] = (((l[j] >> 4u) & 0x0f0f0f0fu) | (x & 0x30303030u)) ^ 0x20202020u;
+        q[j] = (l[j] & 0x0f0f0f0fu) | ((x & 0x03030303u) << 4u);
+        q[PER_LANE(8u) + j] = ((l[j] >> 4u) & 0x0f0f0f0fu) | (x & 0x30303030u);
     }
 }
 uint chunk_group(uint c, uint i) { return 4u * (c >> 1u) + (c & 1u) + 2u * i; }

@@ -1,5 +1,5 @@
 // 34 bytes for 32 weights: half d, 32 signed bytes; q*d (weights.md 2.2).
-void load32(uint row, uint g, out float v[32]) {
+void load32(ADDRESS row, uint g, out float v[32]) {
     uint q[8];
     float d;
     half_words_at(row + g * 34u, d, q);
@@ -9,8 +9,9 @@ void load32(uint row, uint g, out float v[32]) {
 }
 
 // As codes (codes.glsl).
+#define BLOCK_BYTES 34u
 #include "one_group.glsl"
 #define CODE_BITS 8u
-void load_chunk(uint row, uint block, uint head[1], uint c, out uint q[8], out float s[1]) {
-    half_words_at(row + block * 34u, s[0], q);
+void load_codes(ADDRESS row, uint block, uint head[2], uint c, out uint q[PER_LANE(8u)]) {
+    lane_words_after(row + block * BLOCK_BYTES, head[0], q);
 }

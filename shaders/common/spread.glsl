@@ -1,0 +1,100 @@
+// TILE_PRODUCT where the lanes of a subgroup of eight hold a byte each of eight neighbouring codes, of ROWS weight rows
+// (codes.glsl says what a block type gives). All lanes read the same words through an address, which Mesa's llvmpipe
+// makes scalar loads and scalar arithmetic of: a tenth of what loads by lanes of words of their own take there. A lane's
+// sums are of its columns alone; TILE_SUM adds them up.
+#ifndef SPREAD_GLSL
+#define SPREAD_GLSL
+
+// The lane's code is the lowest byte of its word. Signed ones go to the top of the word, too large by a power of two, which
+// changes no rounding; those stored as too large by half their range are taken so, and their inputs' sum is.
+#if defined(CODE_BITS) && !defined(CODE_FLIPS)
+#define LANE_UNIT (1.0 / float(1u << (32u - CODE_BITS)))
+#define LANE_CODE(q) float(int((q) << (32u - CODE_BITS)))
+#else
+#define LANE_UNIT 1.0
+#define LANE_CODE(q) float(int((q) & 0xffu))
+#endif
+#ifdef CODE_FLIPS
+#define LANE_START(sum) (-float(1u << (CODE_BITS - 1u)) * (sum))
+#else
+#define LANE_START(sum) 0.0
+#endif
+
+// A lane's element of the eight at address b.
+float lane_float(ADDRESS b) {
+    Floats f = Floats(b);
+    float v = f.v[0];
+    [[unroll]] for (uint i = 1u; i < 8u; i++) {
+        float other = f.v[i];
+        v = gl_SubgroupInvocationID == i ? other : v;
+    }
+    return v;
+}
+
+// The loops end at their bottom, so that no lane reads beyond the last block. What blocks' scales are computed from is
+// uniform too, and computing it once for each row would take longer than what they scale: lane r does it for row r.
+#define TILE_PRODUCT(base, xs, groups, acc) if (groups > 0u) { \
+        uint block = 0u; \
+        do { \
+            uint head[CODE_HEAD]; \
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) { \
+                uint row_head[CODE_HEAD]; \
+                load_head(base[r], block, row_head); \
+                [[unroll]] for (uint n = 0u; n < CODE_HEAD; n++) head[n] = gl_SubgroupInvocationID == r ? row_head[n] : head[n]; \
+            } \
+            uint c = 0u; \
+            do { \
+                float scales[CODE_SCALES]; \
+                chunk_scales(head, c, scales); \
+                [[unroll]] for (uint n = 0u; n < CODE_GROUPS * (8u / CODE_SPAN); n++) scales[n] *= LANE_UNIT; \
+                float lane_x[TOKENS * CODE_GROUPS * 4u], x_sum[TOKENS * CODE_GROUPS * (8u / CODE_SPAN)]; \
+                [[unroll]] for (uint n = 0u; n < TOKENS * CODE_GROUPS * (8u / CODE_SPAN); n++) x_sum[n] = 0.0; \
+                [[unroll]] for (uint t = 0u; t < TOKENS; t++) { \
+                    [[unroll]] for (uint i = 0u; i < CODE_GROUPS; i++) { \
+                        uint at = (block * (CODE_CHUNKS * CODE_GROUPS) + chunk_group(c, i)) * 32u; \
+                        [[unroll]] for (uint j = 0u; j < 4u; j++) { \
+                            float v = lane_float(X_ADDRESS + 4u * (xs[t] + at + 8u * j)); \
+                            lane_x[(t * CODE_GROUPS + i) * 4u + j] = v; \
+                            x_sum[SPAN_OF(t, i, 2u * j / CODE_SPAN)] += v; \
+                        } \
+                    } \
+                } \
+                [[unroll]] for (uint r = 0u; r < ROWS; r++) { \
+                    uint words[CODE_WORDS], row_head[CODE_HEAD]; \
+                    [[unroll]] for (uint n = 0u; n < CODE_HEAD; n++) row_head[n] = 0u; \
+                    load_codes(base[r], block, row_head, c, words); \
+                    float v[TOKENS]; \
+                    [[unroll]] for (uint t = 0u; t < TOKENS; t++) v[t] = 0.0; \
+                    [[unroll]] for (uint i = 0u; i < CODE_GROUPS; i++) { \
+                        [[unroll]] for (uint span = 0u; span < 8u / CODE_SPAN; span++) { \
+                            float s[TOKENS]; \
+                            [[unroll]] for (uint t = 0u; t < TOKENS; t++) s[t] = LANE_START(x_sum[SPAN_OF(t, i, span)]); \
+                            [[unroll]] for (uint n = 0u; n < PER_LANE(CODE_SPAN); n++) { \
+                                uint j = span * PER_LANE(CODE_SPAN) + n; \
+                                float w = LANE_CODE(CODES(words, i, j)); \
+                                [[unroll]] for (uint t = 0u; t < TOKENS; t++) s[t] += w * lane_x[(t * CODE_GROUPS + i) * 4u + j]; \
+                            } \
+                            float scale = subgroupBroadcast(scales[CODE_SCALE(i, span)], r); \
+                            [[unroll]] for (uint t = 0u; t < TOKENS; t++) v[t] += scale * s[t]; \
+                        } \
+                        LANE_MIN(i, r) \
+                    } \
+                    [[unroll]] for (uint t = 0u; t < TOKENS; t++) acc[t * ROWS + r] += v[t]; \
+                } \
+                c++; \
+            } while (c < CODE_CHUNKS); \
+            block++; \
+        } while (block < groups / (CODE_CHUNKS * CODE_GROUPS)); \
+    }
+#define SPAN_OF(t, i, span) (((t) * CODE_GROUPS + (i)) * (8u / CODE_SPAN) + (span))
+
+#ifdef CODE_MIN
+#define LANE_MIN(i, r) { \
+        float minimum = subgroupBroadcast(scales[CODE_GROUPS + i], r); \
+        [[unroll]] for (uint t = 0u; t < TOKENS; t++) v[t] -= minimum * x_sum[SPAN_OF(t, i, 0u)]; \
+    }
+#else
+#define LANE_MIN(i, r)
+#endif
+
+#endif
