@@ -7,6 +7,7 @@
 //
 // The block type's file defines
 //     CODE_CHUNKS, CODE_GROUPS  chunks of a block, and groups of 32 weights of a chunk: what is loaded at once
+//     CODE_TOUCH                bytes of a block, for types with large blocks that gain by fetching them early (spread.glsl)
 //     CODE_WORDS, CODE_SCALES   words that hold a chunk's codes, floats that hold its scales and minima
 //     CODE_BITS                 of signed codes; without it they are unsigned and of 7 bits at most
 //     CODE_FLIPS                if signed codes are stored with their highest bit flipped: too large by half their range

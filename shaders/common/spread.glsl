@@ -34,8 +34,9 @@ float lane_float(ADDRESS b) {
 // The loops end at their bottom, so that no lane reads beyond the last block. What blocks' scales are computed from is
 // uniform too, and computing it once for each row would take longer than what they scale: lane r does it for row r.
 #define TILE_PRODUCT(base, xs, groups, acc) if (groups > 0u) { \
-        uint block = 0u; \
+        uint block = 0u, touched = 0u; \
         do { \
+            SPREAD_TOUCH(base, block) \
             uint head[CODE_HEAD]; \
             [[unroll]] for (uint r = 0u; r < ROWS; r++) { \
                 uint row_head[CODE_HEAD]; \
@@ -85,7 +86,20 @@ float lane_float(ADDRESS b) {
             } while (c < CODE_CHUNKS); \
             block++; \
         } while (block < groups / (CODE_CHUNKS * CODE_GROUPS)); \
+        acc[0] = p.k == 0u ? float(touched) : acc[0]; \
     }
+// Rows are read side by side, which processors do not always see coming. Touching all of a block's cache lines at once lets
+// them be fetched together instead of one after the other, with hundreds of instructions in between. What was read must
+// seem to matter.
+#ifdef CODE_TOUCH
+#define SPREAD_TOUCH(base, block) \
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) { \
+                [[unroll]] for (uint line = 0u; line < CODE_TOUCH; line += 64u) \
+                    touched |= Words((base[r] + block * CODE_TOUCH + line) & ~ADDRESS(3)).v[0]; \
+            }
+#else
+#define SPREAD_TOUCH(base, block)
+#endif
 #define SPAN_OF(t, i, span) (((t) * CODE_GROUPS + (i)) * (8u / CODE_SPAN) + (span))
 
 #ifdef CODE_MIN

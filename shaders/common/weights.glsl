@@ -11,6 +11,7 @@
 // is checked by nobody, and some devices read for lanes that have left: kernels form none outside the matrix.
 #define ADDRESS uint64_t
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Words { uint v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 2) readonly buffer Halves { uint16_t v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Floats { float v[]; };
 ADDRESS address(uint low_high[2]) { return (ADDRESS(low_high[1]) << 32u) | ADDRESS(low_high[0]); }
 #define WORD(i) Words((i) << 2u).v[0]
@@ -122,15 +123,14 @@ float sbyte(uint w, uint i) { return float(bitfieldExtract(int(w), int(8u * i), 
             v[j] = (gl_SubgroupInvocationID < 4u ? first : second) >> (8u * (gl_SubgroupInvocationID & 3u)); \
         } \
     }
-// Where the address is no multiple of 4, a lane's byte lies half a word further on.
+// Where the address may be no multiple of 4, halves are put together, of which compilers for processors that load words
+// from any address make one load.
 #define LANE_WORDS_AT(N) { \
-        Words p = Words(b & ~ADDRESS(3)); \
-        uint odd = uint(b) & 2u, from = gl_SubgroupInvocationID + odd, word = p.v[0], sh = 8u * (from & 3u); \
-        bool second = from >= 4u, third = from >= 8u; \
+        Halves p = Halves(b); \
         [[unroll]] for (uint j = 0u; j < N; j++) { \
-            uint next = p.v[2u * j + 1u], last = p.v[2u * j + 1u + (j + 1u < N ? 1u : odd >> 1u)]; \
-            v[j] = (third ? last : (second ? next : word)) >> sh; \
-            word = last; \
+            uint first = uint(p.v[4u * j]) | (uint(p.v[4u * j + 1u]) << 16u); \
+            uint second = uint(p.v[4u * j + 2u]) | (uint(p.v[4u * j + 3u]) << 16u); \
+            v[j] = (gl_SubgroupInvocationID < 4u ? first : second) >> (8u * (gl_SubgroupInvocationID & 3u)); \
         } \
     }
 void lane_words(ADDRESS b, out uint v[4]) LANE_WORDS(4u)

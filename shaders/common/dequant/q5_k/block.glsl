@@ -16,6 +16,7 @@ void load32(ADDRESS row, uint g, out float v[32]) {
 }
 
 // As codes (codes.glsl): 64 weights whose nibbles share words.
+#define CODE_TOUCH 176u
 #define CODE_HEAD 4u
 #define CODE_CHUNKS 4u
 #define CODE_GROUPS 2u

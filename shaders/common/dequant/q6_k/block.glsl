@@ -17,6 +17,7 @@ void load32(ADDRESS row, uint g, out float v[32]) {
 }
 
 // As codes (codes.glsl): 64 weights whose low bits share words. Flipping the highest of its six bits makes q - 32 of q.
+#define CODE_TOUCH 210u
 #define CODE_HEAD 5u
 #define CODE_CHUNKS 4u
 #define CODE_GROUPS 2u
