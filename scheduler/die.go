@@ -52,7 +52,7 @@ func Broadcast(p vk.Profile) uint32 {
 
 // CanSpread reports whether a device can run kernels of the spread scheme (shaders.Profile.Spread), fast or not.
 func CanSpread(p vk.Profile) bool {
-	return Broadcast(p) == 8 && p.Features.BufferAddress && p.Features.Int64 && p.Features.Storage16
+	return Broadcast(p) == 8 && p.Features.BufferAddress && p.Features.Int64 && p.Features.Int8 && p.Features.Storage8
 }
 
 // NewDie prepares a device. The scheme of the kernels follows from its profile.

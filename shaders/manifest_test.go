@@ -52,7 +52,8 @@ func TestManifest(t *testing.T) {
 // Every module keeps to the floor of supported devices: buffers, push constants and capabilities. Those that a profile
 // chooses for what a device has beyond it (Profile.Broadcast, Profile.Spread) may need that.
 func TestFloor(t *testing.T) {
-	const opCapability, groupNonUniformBallot, wide, halves, addresses = 17, 64, 11, 4433, 5347
+	const opCapability, groupNonUniformBallot = 17, 64
+	addressed := map[uint32]bool{5347: true, 11: true, 39: true, 4448: true} // PhysicalStorageBufferAddresses, Int64, Int8, StorageBuffer8BitAccess
 	allowed := map[uint32]string{1: "Shader", 61: "GroupNonUniform", 63: "GroupNonUniformArithmetic"}
 	for _, m := range Modules() {
 		if m.Buffers > 8 || m.PushBytes() > 128 {
@@ -64,7 +65,7 @@ func TestFloor(t *testing.T) {
 			continue
 		}
 		beyond := func(c uint32) bool {
-			return m.SPIRV15 && c == groupNonUniformBallot || len(m.Addresses) > 0 && (c == wide || c == halves || c == addresses)
+			return m.SPIRV15 && c == groupNonUniformBallot || len(m.Addresses) > 0 && addressed[c]
 		}
 		for i := 20; i+8 <= len(code); {
 			w := binary.LittleEndian.Uint32(code[i:])

@@ -104,7 +104,7 @@ func ProfileFor(info DeviceInfo, name string) (Profile, error) {
 		p.FreeReads = info.API >= MakeVersion(1, 4, 0)
 	}
 	restrict(&p)
-	p.FreeReads = p.FreeReads && p.Broadcast && p.Features.BufferAddress && p.Features.Int64 && p.Features.Storage16
+	p.FreeReads = p.FreeReads && p.Broadcast && p.Features.BufferAddress && p.Features.Int64 && p.Features.Int8 && p.Features.Storage8
 	return p, nil
 }
 

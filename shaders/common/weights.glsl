@@ -11,7 +11,7 @@
 // is checked by nobody, and some devices read for lanes that have left: kernels form none outside the matrix.
 #define ADDRESS uint64_t
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Words { uint v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 2) readonly buffer Halves { uint16_t v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 1) readonly buffer Bytes { uint8_t v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Floats { float v[]; };
 ADDRESS address(uint low_high[2]) { return (ADDRESS(low_high[1]) << 32u) | ADDRESS(low_high[0]); }
 #define WORD(i) Words((i) << 2u).v[0]
@@ -112,30 +112,26 @@ float ubyte(uint w, uint i) { return float((w >> (8u * i)) & 0xffu); }
 float sbyte(uint w, uint i) { return float(bitfieldExtract(int(w), int(8u * i), 8)); }
 
 // Words of codes (codes.glsl) from a byte address, which for lane_words is a multiple of 4. Of N words an invocation gets
-// PER_LANE(N): all of them, or with SPREAD its byte of the eight of each pair, as the lowest of a word whose other bytes
-// mean nothing.
+// PER_LANE(N): all of them, or with SPREAD its byte of the eight of each pair, as a word.
 #ifdef SPREAD
 #define PER_LANE(N) ((N) / 2u)
-#define LANE_WORDS(N) { \
-        Words p = Words(b); \
-        [[unroll]] for (uint j = 0u; j < N; j++) { \
-            uint first = p.v[2u * j], second = p.v[2u * j + 1u]; \
-            v[j] = (gl_SubgroupInvocationID < 4u ? first : second) >> (8u * (gl_SubgroupInvocationID & 3u)); \
-        } \
+// Written as eight reads by all lanes, of which each takes its own: compilers for processors see one load of eight bytes.
+uint lane_byte(ADDRESS b) {
+    Bytes p = Bytes(b);
+    uint8_t v = p.v[0];
+    [[unroll]] for (uint i = 1u; i < 8u; i++) {
+        uint8_t other = p.v[i];
+        v = gl_SubgroupInvocationID == i ? other : v;
     }
-// Where the address may be no multiple of 4, halves are put together, of which compilers for processors that load words
-// from any address make one load.
-#define LANE_WORDS_AT(N) { \
-        Halves p = Halves(b); \
-        [[unroll]] for (uint j = 0u; j < N; j++) { \
-            uint first = uint(p.v[4u * j]) | (uint(p.v[4u * j + 1u]) << 16u); \
-            uint second = uint(p.v[4u * j + 2u]) | (uint(p.v[4u * j + 3u]) << 16u); \
-            v[j] = (gl_SubgroupInvocationID < 4u ? first : second) >> (8u * (gl_SubgroupInvocationID & 3u)); \
-        } \
-    }
-void lane_words(ADDRESS b, out uint v[4]) LANE_WORDS(4u)
-void lane_words_at(ADDRESS b, out uint v[4]) LANE_WORDS_AT(4u)
-void lane_words_at(ADDRESS b, out uint v[2]) LANE_WORDS_AT(2u)
+    return uint(v);
+}
+void lane_words_at(ADDRESS b, out uint v[4]) {
+    [[unroll]] for (uint j = 0u; j < 4u; j++) v[j] = lane_byte(b + 8u * j);
+}
+void lane_words_at(ADDRESS b, out uint v[2]) {
+    [[unroll]] for (uint j = 0u; j < 2u; j++) v[j] = lane_byte(b + 8u * j);
+}
+#define lane_words lane_words_at
 void lane_words_after(ADDRESS b, uint word, out uint v[4]) { lane_words_at(b + 2u, v); }
 void lane_words_after(ADDRESS b, uint word, out uint v[2]) { lane_words_at(b + 2u, v); }
 #else
