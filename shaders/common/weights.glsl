@@ -53,10 +53,18 @@ float scaled2(float v, uint e) { return v; }
 
 // The value of an IEEE half in the low 16 bits of a word.
 float half_value(uint h) { return unpackHalf2x16(h).x; }
-// N words at even byte address b. Without a branch, as some compilers take minutes over dozens of them (a
-// conditional between two names or constants is none), and without touching a word that holds none of the
-// bytes asked for. On some software devices a load costs more than decoding what it brings, so blocks are read
-// in whole words, each of them once.
+// The half and the N words at even byte address b.
+#ifdef SPREAD
+// Bytes put together are one load, and reading is cheaper than choosing from what was read: see lane_byte.
+uint half_at(ADDRESS b) { return uint(Bytes(b).v[0]) | (uint(Bytes(b).v[1]) << 8u); }
+uint half_of(ADDRESS b, uint word) { return half_at(b); }
+#define WORDS_AT(N) { [[unroll]] for (uint j = 0u; j < N; j++) v[j] = half_at(b + 4u * j) | (half_at(b + 4u * j + 2u) << 16u); }
+#else
+// Without a branch, as some compilers take minutes over dozens of them (a conditional between two names or constants is
+// none), and without touching a word that holds none of the bytes asked for. On some software devices a load costs more
+// than decoding what it brings, so blocks are read in whole words, each of them once.
+uint half_at(ADDRESS b) { return (WORD(b >> 2u) >> ((uint(b) & 2u) * 8u)) & 0xffffu; }
+uint half_of(ADDRESS b, uint word) { return (word >> ((uint(b) & 2u) * 8u)) & 0xffffu; } // of the word it lies in
 #define WORDS_AT(N) { \
         ADDRESS i = b >> 2u; \
         uint odd = uint(b >> 1u) & 1u, word = WORD(i); \
@@ -67,6 +75,7 @@ float half_value(uint h) { return unpackHalf2x16(h).x; }
             word = next; \
         } \
     }
+#endif
 void words_at(ADDRESS b, out uint v[8]) WORDS_AT(8u)
 void words_at(ADDRESS b, out uint v[4]) WORDS_AT(4u)
 void words_at(ADDRESS b, out uint v[2]) WORDS_AT(2u)
@@ -105,7 +114,6 @@ void byte_words_at(ADDRESS b, out uint e, out uint v[4]) {
         word = next;
     }
 }
-uint half_at(ADDRESS b) { return (WORD(b >> 2u) >> ((uint(b) & 2u) * 8u)) & 0xffffu; }
 uint byte_at(ADDRESS b) { return (WORD(b >> 2u) >> ((uint(b) & 3u) * 8u)) & 0xffu; }
 // Byte i (0..3) of a word, unsigned and signed.
 float ubyte(uint w, uint i) { return float((w >> (8u * i)) & 0xffu); }

@@ -13,6 +13,6 @@ uint chunk_group(uint c, uint i) { return 0u; }
 void load_head(ADDRESS row, uint block, out uint head[2]) {
     ADDRESS b = row + block * BLOCK_BYTES;
     head[0] = WORD(b >> 2u);
-    head[1] = (head[0] >> (8u * (uint(b) & 2u))) & 0xffffu;
+    head[1] = half_of(b, head[0]);
 }
 void chunk_scales(uint head[2], uint c, out float s[1]) { s[0] = half_value(head[1]); }
