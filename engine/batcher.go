@@ -211,9 +211,15 @@ func (b *batcher) admit() {
 func (b *batcher) restore() {
 	for i := 0; i < len(b.live); i++ {
 		j := b.live[i]
-		if l := j.leader; l != nil && (!slices.Contains(b.live, l) || len(l.seq.tokens) >= j.part) {
-			j.leader = nil
-			b.e.lookUp(j)
+		if l := j.leader; l != nil {
+			ended := !slices.Contains(b.live, l)
+			if ended {
+				j.part = 0 // it may not have come that far: another may take its place
+			}
+			if ended || len(l.seq.tokens) >= j.part {
+				j.leader = nil
+				b.e.lookUp(j)
+			}
 		}
 		if j.found == nil {
 			continue
@@ -237,7 +243,8 @@ func (b *batcher) restore() {
 }
 
 // ahead finds the job that is computing most of what a job's prompt begins with beyond pos, and where the prompts part.
-// Those that wait themselves lead nobody, and a job waits for more each time, so that no two wait for each other.
+// Those that wait themselves lead nobody, and a job waits for more each time unless the other has ended, so that no two
+// wait for each other and nobody waits for ever.
 func (b *batcher) ahead(j *job, pos int) (leader *job, at int) {
 	at = max(pos+followLeast-1, j.part)
 	for _, l := range b.live {

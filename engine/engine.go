@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/calderaml/caldera/engine/kv"
@@ -111,7 +112,7 @@ type Engine struct {
 	seqs    map[*sequence]struct{} // those with a seat
 	layout  *state.Layout          // made on first use
 	batcher *batcher
-	cache   *prefix.Cache // nil without one
+	cache   atomic.Pointer[prefix.Cache] // nil without one; made anew when the cache's format changes
 	policy  prefix.Policy
 
 	cfg      Config
@@ -328,8 +329,8 @@ func (e *Engine) Close() error {
 	if e.batcher != nil {
 		e.batcher.close()
 	}
-	if e.cache != nil {
-		e.cache.Flush()
+	if c := e.cache.Load(); c != nil {
+		c.Flush()
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -24,8 +24,8 @@ func Held(e *Engine) string {
 	if n := len(e.batcher.queue); n > 0 {
 		return fmt.Sprintf("%d requests wait", n)
 	}
-	if e.cache != nil {
-		if s := e.cache.Stats(); s.Pinned > 0 {
+	if c := e.cache.Load(); c != nil {
+		if s := c.Stats(); s.Pinned > 0 {
 			return fmt.Sprintf("%d snapshots are pinned", s.Pinned)
 		}
 	}

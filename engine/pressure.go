@@ -68,8 +68,8 @@ func (e *Engine) memoryPressure() ladder.Pressure {
 	}
 	if limit := e.cfg.MemoryLimit; limit > 0 {
 		used := e.MemoryInUse().Own()
-		if e.cache != nil {
-			used += e.cache.Stats().RAMBytes
+		if c := e.cache.Load(); c != nil {
+			used += c.Stats().RAMBytes
 		}
 		// A plan may fill the limit, and then nothing more comes. Only what was not planned is pressure.
 		if used > e.room.Needed {
@@ -105,8 +105,8 @@ func (b *batcher) relieve() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	l := r.limits
-	if e.cache != nil {
-		e.cache.Resize(l.SnapshotBytes)
+	if c := e.cache.Load(); c != nil {
+		c.Resize(l.SnapshotBytes)
 	}
 	e.pool.SetLive(l.Slots)
 	if kv := r.kv[l.Cold]; e.cfg.Slots != l.Slots || e.cfg.Batch != l.Chunk || e.cfg.KV != kv {

@@ -101,7 +101,8 @@ func (e *Engine) reformat(before string, snapshots func() error) error {
 	if e.cfg.KV == before {
 		return nil
 	}
-	e.layout, e.cache = nil, nil
+	e.layout = nil
+	e.cache.Store(nil)
 	if err := e.needLayout(); err != nil {
 		return err
 	}

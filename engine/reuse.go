@@ -36,12 +36,15 @@ func (e *Engine) openCache() error {
 	if err := e.needLayout(); err != nil {
 		return err
 	}
-	var err error
-	e.cache, err = prefix.New(prefix.Config{
+	cache, err := prefix.New(prefix.Config{
 		Layout: e.layout, RAM: c.CacheRAM, Dir: c.CacheDir, Disk: c.CacheDisk, Warn: c.Warn,
 	})
+	if err != nil {
+		return err
+	}
+	e.cache.Store(cache)
 	e.policy = prefix.Policy{Markers: markers(e.tok), Turns: cacheTurns, Gap: cacheGap}
-	return err
+	return nil
 }
 
 // markers are the tokens that structure a chat, as far as the vocabulary has them.
@@ -59,17 +62,18 @@ func markers(tok *tokenizer.Tokenizer) prefix.Markers {
 }
 
 // Cache returns the prefix cache, nil without one.
-func (e *Engine) Cache() *prefix.Cache { return e.cache }
+func (e *Engine) Cache() *prefix.Cache { return e.cache.Load() }
 
 // lookUp begins to look for the job's prompt in the cache, which may read files.
 func (e *Engine) lookUp(j *job) {
-	if e.cache == nil || j.req.NoCache {
+	cache := e.cache.Load() // another takes its place when the format changes
+	if cache == nil || j.req.NoCache {
 		return
 	}
 	found := make(chan *prefix.Match, 1)
 	j.found = found
 	go func() {
-		found <- e.cache.Lookup(j.req.Prompt)
+		found <- cache.Lookup(j.req.Prompt)
 		e.batcher.poke()
 	}()
 }
@@ -131,10 +135,11 @@ func (e *Engine) keep(j *job, ended bool) {
 	if due {
 		j.points = j.points[1:]
 	}
-	if e.cache == nil || j.req.NoCache || !due && !ended || n == 0 {
+	cache := e.cache.Load()
+	if cache == nil || j.req.NoCache || !due && !ended || n == 0 {
 		return
 	}
-	release, ok := e.cache.Reserve(e.layout.CaptureBytes(n, j.seq.last.Value()))
+	release, ok := cache.Reserve(e.layout.CaptureBytes(n, j.seq.last.Value()))
 	if !ok && (e.cfg.CacheDisk == 0 || e.cfg.CacheRAM > 0) {
 		return
 	}
@@ -143,7 +148,7 @@ func (e *Engine) keep(j *job, ended bool) {
 		release()
 	}
 	if err == nil {
-		err = e.cache.Insert(j.seq.tokens, snap)
+		err = cache.Insert(j.seq.tokens, snap)
 	}
 	if err != nil && !errors.Is(err, prefix.ErrNoRoom) && e.cfg.Warn != nil {
 		e.cfg.Warn(fmt.Errorf("prefix cache: %w", err))

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/calderaml/caldera/engine"
 )
@@ -55,6 +56,48 @@ func TestStartTogether(t *testing.T) {
 						}
 					}
 				}))
+		}
+	}
+	mustBeIdle(t, e)
+}
+
+// When the one that computes what others wait for is cancelled, one of them takes its place.
+func TestLeaderCancelled(t *testing.T) {
+	cfg := small.config(t)
+	cfg.Context, cfg.Slots, cfg.CacheRAM, cfg.CacheEvery, cfg.Batch = 1024, 8, 64<<20, -1, 8
+	e := reference().open(t, cfg)
+	random := rand.New(rand.NewPCG(11, 3))
+	trunk := randomTokens(random, 400, mixVocab)
+	rounds := scaled(6, 3, 1)
+	for round := range rounds {
+		trunk := join(randomTokens(random, 16, mixVocab), trunk)
+		request := func() engine.Request { return greedy(join(trunk, randomTokens(random, 20, mixVocab)), 3) }
+		// It is on its way when the others come, and in the middle of its prompt, which takes about a hundred milliseconds,
+		// when it ends. At any other time less is computed.
+		leader := send(t, t.Context(), e, request())
+		time.Sleep(10 * time.Millisecond)
+		var rs []engine.Request
+		var streams []*engine.Stream
+		for range 5 {
+			rs = append(rs, request())
+			streams = append(streams, send(t, t.Context(), e, rs[len(rs)-1]))
+		}
+		time.Sleep(time.Duration(10+10*round) * time.Millisecond)
+		leader.Cancel()
+		sum := 0
+		for i, s := range streams {
+			ids, err := collect(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res, _ := s.Result()
+			sum += res.Processed
+			if i == round%len(streams) {
+				mustEqual(t, "a follower", answer{ids, res}, ask(t, e, cold(rs[i])))
+			}
+		}
+		if most := len(trunk) + len(streams)*(20+cfg.Batch+1); sum > most {
+			t.Errorf("round %d: the others computed %d tokens, at most %d are due", round, sum, most)
 		}
 	}
 	mustBeIdle(t, e)
