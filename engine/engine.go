@@ -374,7 +374,11 @@ func (e *Engine) Tokenizer() *tokenizer.Tokenizer { return e.tok }
 func (e *Engine) Context() int { return e.cfg.Context }
 
 // Batch is the most rows of a step.
-func (e *Engine) Batch() int { return e.cfg.Batch }
+func (e *Engine) Batch() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.cfg.Batch
+}
 
 // SetBatch changes the most rows of a step, 1 to 512. Results do not depend on it. A batch above any before needs
 // more memory; if that does not fit, nothing is changed.

@@ -220,7 +220,11 @@ func (e *Engine) fit(p planner) error {
 }
 
 // Memory returns the plan of the engine's memory, made before anything was allocated.
-func (e *Engine) Memory() *MemoryPlan { return e.room }
+func (e *Engine) Memory() *MemoryPlan {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.room
+}
 
 // MemoryInUse returns what the device's buffers use now, zero on the reference backend.
 func (e *Engine) MemoryInUse() vk.MemoryInUse {

@@ -131,8 +131,8 @@ func (e *Engine) rebuild(room *MemoryPlan, cfg Config) error {
 			delete(e.memory, b)
 		}
 	}
-	e.room, e.cfg = room, cfg
-	e.cfg.Slots = room.Slots
+	// The rest of the configuration never changes, and is read without the lock.
+	e.room, e.cfg.Slots, e.cfg.Batch, e.cfg.KV = room, room.Slots, cfg.Batch, cfg.KV
 	e.newState()
 	return e.allocateState()
 }
