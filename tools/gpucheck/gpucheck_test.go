@@ -28,7 +28,7 @@ func TestStep(t *testing.T) {
 		tail    string // in Tail
 	}{
 		{name: "well", step: step{Command: sh("echo out; echo err >&2")}, line: "ok"},
-		{name: "badly", step: step{Command: sh("echo first; echo last >&2; exit 7")}, rc: 7, line: "FAILED (7)", tail: "first\nlast\nexit status 7"},
+		{name: "badly", step: step{Command: sh("echo first >&2; echo last >&2; exit 7")}, rc: 7, line: "FAILED (7)", tail: "first\nlast\nexit status 7"},
 		{name: "forever", step: step{Command: sh("echo begun; exec sleep 60"), limit: 200 * time.Millisecond}, rc: -1, timeout: true, line: "took too long", tail: "begun"},
 		{name: "nowhere", step: step{Command: []string{"/nosuch/program"}}, rc: -1, line: "FAILED (-1)", tail: "/nosuch/program"},
 		{name: "skipped", step: step{Command: sh("exit 7"), skip: func() string { return "no model" }}, rc: -1, line: "skipped: no model"},
