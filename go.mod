@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/goki/vulkan v1.0.8
 	github.com/rs/zerolog v1.35.1
+	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.10
 	github.com/spf13/viper v1.21.0
