@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -233,10 +234,52 @@ func TestDemoPerplexity(t *testing.T) {
 	}
 }
 
+// The kernels of GPUs agree with the reference on a model of each kind: small steps, which fuse, and large ones. A long run
+// does both with each.
+func TestLanes(t *testing.T) {
+	profiles := []string{"kepler", "apple", "adreno"}
+	devices(t, "auto") // skips without one
+	names, batches := []string{"qwen35moe-f32", "qwen35-q8_0"}, []int{1, 64}
+	if long() {
+		names = []string{"qwen35moe-q4_k_m", "qwen35-q8_0", "qwen3next-f32"}
+	}
+	for i, name := range names {
+		c := oracle.Case{}
+		for _, all := range oracle.Cases(t) {
+			if all.Name == name {
+				c = all
+			}
+		}
+		if c.Name == "" {
+			t.Fatalf("there is no case %s", name)
+		}
+		r := oneDevice(t) // SwiftShader takes minutes to compile these kernels
+		r.profile = profiles[i]
+		for j, batch := range batches {
+			if i != j && !long() {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s/%s/%s/%d", name, r.name, r.profile, batch), func(t *testing.T) {
+				bars := conformance.BarsFor(c, "f32")
+				got, err := conformance.Check(context.Background(), r.open(t, engine.Config{Path: c.Model(), KV: "f32", Batch: batch, Context: 512}), c, bars)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := got.Error(bars); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
 // Verification passes on every device, and names the kernel when one is damaged.
 func TestVerify(t *testing.T) {
 	tokens := demoTokens(t, 40)
-	for _, r := range devices(t, "auto") {
+	rs := devices(t, "auto")
+	gpu := oneDevice(t)
+	gpu.name, gpu.profile = gpu.name+" as a GPU", "kepler"
+	for _, r := range append(rs, gpu) {
 		t.Run(r.name, func(t *testing.T) {
 			v, err := r.open(t, demoConfig()).Verify(context.Background(), tokens)
 			if err != nil {
@@ -263,7 +306,11 @@ func TestVerifyFindsDamage(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if v.First == nil || v.First.Kernel != kernel {
+			want := kernel
+			if kernel == "gated_norm" {
+				want = "delta_rule" // the op that ends with it
+			}
+			if v.First == nil || v.First.Kernel != want {
 				t.Errorf("first failing op is %+v", v.First)
 			}
 		})

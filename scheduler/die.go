@@ -28,7 +28,8 @@ type Die struct {
 // Kernels is what a device with a profile offers to kernels.
 func Kernels(p vk.Profile) shaders.Profile {
 	k := shaders.Profile{
-		LanesPerRow: !p.Software,
+		LanesPerRow: p.Lanes,
+		Fuse:        p.MaxBuffers >= shaders.FusedBuffers,
 		Subgroup:    uint32(p.SubgroupSize),
 		OneSubgroup: p.SubgroupFixed || p.Features.SubgroupSize,
 		MaxBinding:  p.MaxBinding,

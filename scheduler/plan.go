@@ -28,6 +28,9 @@ type Options struct {
 	// Workspace is memory that the plan shares with others that never run at the same time. Without one, and
 	// with PerOp, the plan has memory of its own.
 	Workspace *Workspace
+	// Budget is how long a submission should take at most. A step is divided into as many submissions as that takes by
+	// what its command buffers took before; one is the least that can be submitted. 0 makes every step one submission.
+	Budget time.Duration
 	// Stamp records the time at which each dispatch has ended, for Plan.Times. Everything else is as without.
 	Stamp bool
 }
@@ -52,6 +55,7 @@ type Plan struct {
 	cbs     []*vk.CommandBuffer // of the units
 	stats   Stats
 	stamps  stamps
+	pace    pace
 	run     Flight // the last of Run and Replay, which nobody else holds
 }
 
@@ -69,7 +73,7 @@ func Compile(g *Graph, where Placement, opt Options) (_ *Plan, err error) {
 	if err := g.Check(); err != nil {
 		return nil, err
 	}
-	p := &Plan{Graph: g, die: where.Dies[0]}
+	p := &Plan{Graph: g, die: where.Dies[0], pace: pace{budget: opt.Budget}}
 	defer func() {
 		if err != nil {
 			p.Close()
@@ -191,6 +195,7 @@ func (p *Plan) record(opt Options) error {
 		i = j
 	}
 	p.stats.CommandBuffers = len(p.units)
+	p.pace.took = make([]cost, len(p.units))
 	return nil
 }
 
@@ -257,13 +262,20 @@ func (p *Plan) lower(d shaders.Dispatch) (recorded, error) {
 	return recorded{cmd: vk.Dispatch(pipe, set, d.Groups, push), touches: touches}, nil
 }
 
-// Stats returns the counts of one step.
+// Stats returns the counts of one step, as one submission.
 func (p *Plan) Stats() Stats { return p.stats }
 
 // A Flight is a step that has been submitted.
 type Flight struct {
+	parts []part // the submissions, in order
+	done  bool
+}
+
+// part is a submission of a step.
+type part struct {
 	ticket *vk.Ticket
-	done   bool
+	last   int // command buffers before this one
+	begun  time.Time
 }
 
 // Begin writes the step buffer and submits. It does not wait. While a flight of the workspace lasts it refuses,
@@ -273,10 +285,18 @@ func (p *Plan) Begin(runs []shaders.Run, rope shaders.RopeTable) (*Flight, error
 	if err := p.prepare(runs, rope); err != nil {
 		return nil, err
 	}
-	if err := p.submit(p.cbs, f); err != nil {
+	if err := p.submit(f, rowsOf(runs)); err != nil {
 		return nil, err
 	}
 	return f, nil
+}
+
+// rowsOf is the number of rows that runs have together.
+func rowsOf(runs []shaders.Run) (n int) {
+	for _, r := range runs {
+		n += len(r.Tokens)
+	}
+	return n
 }
 
 // prepare writes the step buffer, once it is not being read any more.
@@ -298,36 +318,67 @@ func (p *Plan) writeStep(runs []shaders.Run, rope shaders.RopeTable) error {
 	return step.Flush(0, p.Graph.Step.Size)
 }
 
-// submit makes f the flight of command buffers.
-func (p *Plan) submit(cbs []*vk.CommandBuffer, f *Flight) error {
-	t, err := p.die.Device.Submit(cbs)
+// submit makes f the flight of a step of so many rows, in as many submissions as its pace says.
+func (p *Plan) submit(f *Flight, rows int) error {
+	f.parts, f.done = f.parts[:0], false
+	for i := 0; i < len(p.cbs); {
+		n := p.pace.next(i, rows)
+		if err := p.part(f, i, n); err != nil {
+			return err
+		}
+		i = n
+	}
+	return nil
+}
+
+// part submits command buffers [first, last) as the next part of f.
+func (p *Plan) part(f *Flight, first, last int) error {
+	t, err := p.die.Device.Submit(p.cbs[first:last])
 	if err != nil {
 		return err
 	}
-	*f = Flight{ticket: t}
+	f.parts = append(f.parts, part{t, last, time.Now()})
 	p.work.flight, p.stamps.ran = f, true
 	return nil
 }
 
 // Done reports whether the flight has ended, without waiting.
 func (f *Flight) Done() (bool, error) {
-	if f.done {
+	if f.done || len(f.parts) == 0 {
 		return true, nil
 	}
-	return f.ticket.Done()
+	return f.parts[len(f.parts)-1].ticket.Done()
 }
 
 // Wait waits for the end of the flight.
-func (f *Flight) Wait() error {
+func (f *Flight) Wait() error { return f.wait(nil) }
+
+// wait waits for the parts one after the other and calls note, if there is one, with the time that each took.
+func (f *Flight) wait(note func(first, last int, took time.Duration)) error {
 	if f.done {
 		return nil
 	}
-	err := f.ticket.Wait(stepTimeout)
-	if err == nil {
-		f.done = true
-		f.ticket.Release()
+	var before time.Time
+	first := 0
+	for _, s := range f.parts {
+		if err := s.ticket.Wait(stepTimeout); err != nil {
+			return err
+		}
+		if note != nil {
+			// The device begins with a part when it has it and the one before has ended.
+			now := time.Now()
+			if s.begun.After(before) {
+				before = s.begun
+			}
+			note(first, s.last, now.Sub(before))
+			first, before = s.last, now
+		}
 	}
-	return err
+	f.done = true
+	for _, s := range f.parts {
+		s.ticket.Release()
+	}
+	return nil
 }
 
 // Run performs one step to its end and returns where its time went. It allocates nothing.
@@ -338,19 +389,28 @@ func (p *Plan) Run(runs []shaders.Run, rope shaders.RopeTable) (t Timing, err er
 	}
 	written := time.Now()
 	t.Write = written.Sub(start)
-	if err := p.submit(p.cbs, &p.run); err != nil {
+	rows := rowsOf(runs)
+	if err := p.submit(&p.run, rows); err != nil {
 		return t, err
 	}
 	submitted := time.Now()
 	t.Submit = submitted.Sub(written)
-	err = p.run.Wait()
+	if p.pace.budget > 0 {
+		err = p.run.wait(func(first, last int, took time.Duration) { p.pace.note(first, last, rows, took) })
+	} else {
+		err = p.run.Wait()
+	}
 	t.Wait = time.Since(submitted)
 	return t, err
 }
 
+// Longest is what the slowest part of a step of so many rows that cannot be divided will take, as far as steps have run
+// with a budget; 0 before.
+func (p *Plan) Longest(rows int) time.Duration { return p.pace.longest(rows) }
+
 // Replay performs the step that the step buffer already describes, to its end.
 func (p *Plan) Replay() error {
-	if err := p.submit(p.cbs, &p.run); err != nil {
+	if err := p.submit(&p.run, p.Graph.Shape.Rows); err != nil {
 		return err
 	}
 	return p.run.Wait()
@@ -359,17 +419,21 @@ func (p *Plan) Replay() error {
 // errStop ends RunOps early without an error.
 var errStop = errors.New("stop")
 
-// RunOps performs one step op by op, calling after with each node's index. The plan must have been made
-// with Options.PerOp.
+// RunOps performs one step op by op, calling before and after with each node's index. Nodes that were lowered to no dispatch,
+// because others do their work, have only the first call. The plan must have been made with Options.PerOp.
 func (p *Plan) RunOps(runs []shaders.Run, rope shaders.RopeTable, before, after func(node int) error) error {
 	if err := p.writeStep(runs, rope); err != nil {
 		return err
 	}
+	next := 0
 	for i, u := range p.units {
-		if err := before(u.first); err != nil {
-			return err
+		for ; next <= u.first; next++ {
+			if err := before(next); err != nil {
+				return err
+			}
 		}
-		err := p.submit(p.cbs[i:i+1], &p.run)
+		p.run.parts, p.run.done = p.run.parts[:0], false
+		err := p.part(&p.run, i, i+1)
 		if err == nil {
 			err = p.run.Wait()
 		}

@@ -65,6 +65,7 @@ const (
 	rowScheme   scheme = "row"   // an invocation takes whole rows
 	shareScheme scheme = "share" // and the lanes of a subgroup load its inputs together
 	lanesScheme scheme = "lanes" // a workgroup takes a row
+	fusedScheme scheme = "fused" // and forms the norm of its input; kernels take more matrices at once, and bind more
 
 	spreadScheme scheme = "spread" // a subgroup takes rows, and a lane of it a byte of each eight codes (common/spread.glsl)
 )
@@ -86,21 +87,31 @@ func (p *Profile) weightScheme(t quant.Type) scheme {
 	return rowScheme
 }
 
+// fusion is what a kernel has in the fused scheme: matrices with a factor of their own, bindings and parameters.
+type fusion struct{ matrices, buffers, params int }
+
 // weightModules returns a module of a weight kernel for each block type and scheme.
-func weightModules(kernel string, matrices int, base Module) []Module {
+func weightModules(kernel string, matrices int, base Module, fused fusion) []Module {
 	var ms []Module
 	for _, t := range kernelTypes {
-		for _, s := range []scheme{rowScheme, shareScheme, lanesScheme, spreadScheme} {
+		for _, s := range []scheme{rowScheme, shareScheme, lanesScheme, fusedScheme, spreadScheme} {
 			if s == spreadScheme && !slices.Contains(codeTypes, t) {
 				continue
 			}
 			m := blockModule(base, t, matrices)
+			if s == fusedScheme {
+				m = base
+				m.Buffers, m.Params = fused.buffers, fused.params
+				m = blockModule(m, t, fused.matrices)
+			}
 			m.Name = weightModule(kernel, t, s)
 			switch s {
 			case shareScheme:
 				m.Defines, m.SPIRV15 = append(m.Defines, "SHARE_X"), true
 			case lanesScheme:
 				m.Defines = append(m.Defines, "LANES_PER_ROW")
+			case fusedScheme:
+				m.Defines = append(m.Defines, "LANES_PER_ROW", "FUSED")
 			case spreadScheme:
 				m.Defines, m.SPIRV15 = append(m.Defines, "SPREAD"), true
 				// The matrices and then the input, which kernels bind from 1 on.

@@ -240,7 +240,7 @@ func TestOddRows(t *testing.T) {
 	x := paddedMat("x", capacity, in, 1, 2, fill)
 	setRows(x, kerneltest.Normal(r, capacity*in), fill)
 	ids := filledWords("ids", capacity*k, chosenExperts(r, capacity, k, experts), fill)
-	gateUp := &shaders.ExpertGateUp{Step: step, X: x, H: paddedMat("h", capacity, k*out, 2, 1, fill), Ids: ids.View(), Rows: capacity, K: k,
+	gateUp := &shaders.ExpertGateUp{Step: step, X: shaders.Plain(x), H: paddedMat("h", capacity, k*out, 2, 1, fill), Ids: ids.View(), Rows: capacity, K: k,
 		Gate: stack, Up: expertStack(r, "up", quant.MXFP4, in, out, experts, fill)}
 	checkGateUp(t, "gate and up", gateUp, rows, fill, func(o shaders.Op) shaders.Op { return inWindows(t, o, window) }, true, 0)
 

@@ -5,11 +5,15 @@
 // other: whoever holds one reads it once, goes over all rows of the run and writes it once.
 // ROW: four columns per invocation, because on software devices a load of k or q costs as much as its use
 // on several columns (one column each takes two to three times as long). LANES: a workgroup shares COLS
-// columns, lane l holding the key indices l, l+LANES, ...
+// columns, lane l holding the key indices l, l+LANES, ... HEAD: as LANES, but a workgroup takes all columns of a head, each
+// of its subgroups COLS of them, so that it can also form the gated norm of the head (gated_norm.comp) and store that instead.
 #extension GL_GOOGLE_include_directive : require
 
 layout(push_constant) uniform Push {
     uint off0, off1, off2, off3;
+#ifdef HEAD
+    uint off4, off5;
+#endif
     uint stride;     // floats from row to row of q | k | v | decay | beta
     uint out_stride;
     uint k_heads, v_heads;
@@ -18,12 +22,28 @@ layout(push_constant) uniform Push {
     uint slot_first, slots; // the slots bound here
     uint row_first, row_count; // the part of each run taken here
     float scale;
+#ifdef HEAD
+    uint z_stride; // floats from row to row
+    float eps;
+#endif
 } p;
 
-#ifdef LANES_PER_ROW
+#if defined(LANES_PER_ROW)
 #include "reduce.glsl"
 layout(constant_id = 2) const uint PER = 4u; // key indices a lane holds: dim / LANES, rounded up
 layout(constant_id = 3) const uint COLS = 4u;
+#define COLUMN (gl_WorkGroupID.x * COLS)
+#define SUM(v) wg_sum(v)
+#elif defined(HEAD)
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+layout(local_size_x_id = 0, local_size_y = 1, local_size_z = 1) in;
+layout(constant_id = 1) const uint LANES = 32u; // of a subgroup
+layout(constant_id = 2) const uint PER = 4u;
+layout(constant_id = 3) const uint COLS = 16u;
+#define LANE gl_SubgroupInvocationID
+#define COLUMN (gl_SubgroupID * COLS)
+#define SUM(v) subgroupAdd(v)
 #else
 layout(local_size_x_id = 0, local_size_y = 1, local_size_z = 1) in;
 layout(constant_id = 1) const uint DIM = 128u; // dim, which sizes the column
@@ -32,6 +52,12 @@ layout(constant_id = 1) const uint DIM = 128u; // dim, which sizes the column
 layout(set = 0, binding = 1) readonly buffer InBuffer { float x[]; };
 layout(set = 0, binding = 2) buffer StateBuffer { float state[]; };
 layout(set = 0, binding = 3) writeonly buffer OutBuffer { float o[]; };
+#ifdef HEAD
+layout(set = 0, binding = 4) readonly buffer ZBuffer { float z[]; };
+layout(set = 0, binding = 5) readonly buffer NormBuffer { float norm[]; };
+#include "gated.glsl"
+shared float head[512]; // the output of a row; headColumns in delta_rule.go
+#endif
 
 void main() {
     uint h = gl_WorkGroupID.y, seq = gl_WorkGroupID.z;
@@ -47,8 +73,8 @@ void main() {
     // Offsets inside a row.
     uint q_at = kh * p.dim, k_at = (p.k_heads + kh) * p.dim, v_at = (2u * p.k_heads + h) * p.dim;
     uint gate_at = (2u * p.k_heads + p.v_heads) * p.dim + h;
-#ifdef LANES_PER_ROW
-    uint col = gl_WorkGroupID.x * COLS;
+#if defined(LANES_PER_ROW) || defined(HEAD)
+    uint col = COLUMN;
     float s[COLS * PER];
     for (uint c = 0u; c < COLS; c++) {
         for (uint n = 0u; n < PER; n++) {
@@ -76,7 +102,7 @@ void main() {
             sum[c] = 0.0;
             for (uint n = 0u; n < PER; n++) sum[c] += s[c * PER + n] * k[n];
         }
-        for (uint c = 0u; c < COLS; c++) sum[c] = wg_sum(sum[c]);
+        for (uint c = 0u; c < COLS; c++) sum[c] = SUM(sum[c]);
         for (uint c = 0u; c < COLS; c++) {
             float v = x[from + v_at + min(col + c, p.dim - 1u)];
             float delta = beta * (v - decay * sum[c]);
@@ -86,10 +112,24 @@ void main() {
                 sum[c] += s[c * PER + n] * q[n];
             }
         }
-        for (uint c = 0u; c < COLS; c++) sum[c] = wg_sum(sum[c]);
+        for (uint c = 0u; c < COLS; c++) sum[c] = SUM(sum[c]);
+#ifdef HEAD
+        for (uint c = 0u; c < COLS; c++) {
+            if (LANE == 0u) head[col + c] = sum[c] * p.scale;
+        }
+        barrier();
+        precise float squares = 0.0;
+        for (uint i = LANE; i < p.dim; i += LANES) squares += head[i] * head[i];
+        float by = gated_scale(SUM(squares), p.dim, p.eps);
+        for (uint i = gl_LocalInvocationID.x; i < p.dim; i += gl_WorkGroupSize.x) {
+            o[to + i] = gated(head[i], by, norm[p.off5 + i], z[p.off4 + row * p.z_stride + h * p.dim + i]);
+        }
+        barrier();
+#else
         for (uint c = 0u; c < COLS; c++) {
             if (LANE == 0u && col + c < p.dim) o[to + col + c] = sum[c] * p.scale;
         }
+#endif
     }
     for (uint c = 0u; c < COLS; c++) {
         for (uint n = 0u; n < PER; n++) {

@@ -24,7 +24,15 @@ type DeltaRule struct {
 	VHeads  int // a multiple of KHeads
 	Dim     int
 	Grouped bool // value head h uses key head h / (VHeads/KHeads) (qwen3next), else h mod KHeads (qwen35*)
+	// Norm is the gated norm of O, or nil without. A kernel may form it without leaving anything in O.
+	Norm *GatedNorm
 }
+
+// headLanes is the workgroup that takes all columns of a head, and headColumns the most that it takes (delta_rule.comp).
+const (
+	headLanes   = 256
+	headColumns = 512
+)
 
 // deltaColumns is the number of value columns that a lane works on in the row scheme, or that the lanes of a
 // workgroup share in the other: enough to use a load of k or q several times and to hide one reduction
@@ -33,10 +41,12 @@ const deltaColumns = 4
 
 func deltaRuleModules() []Module {
 	m := Module{Source: "delta_rule.comp", Buffers: 4, Params: 11}
-	row, lanes := m, m
+	row, lanes, head := m, m, m
 	row.Name = "delta_rule.row"
 	lanes.Name, lanes.Defines = "delta_rule.lanes", []string{"LANES_PER_ROW"}
-	return []Module{row, lanes}
+	head.Name, head.Defines = "delta_rule.head", []string{"HEAD"}
+	head.Buffers, head.Params = 6, 13
+	return []Module{row, lanes, head}
 }
 
 // keyHead is the key head of value head h.
@@ -52,15 +62,31 @@ func (o *DeltaRule) width() int { return (2*o.KHeads+o.VHeads)*o.Dim + 2*o.VHead
 func (o *DeltaRule) Kernel() string { return "delta_rule" }
 
 func (o *DeltaRule) Operands() []Operand {
-	return []Operand{R(o.Step), R(o.QKV.View), RW(o.S), W(o.O.View)}
+	ops := []Operand{R(o.Step), R(o.QKV.View), RW(o.S), W(o.O.View)}
+	if n := o.Norm; n != nil {
+		ops = append(ops, R(n.Z.View), R(n.Weight), W(n.Y.View))
+	}
+	return ops
+}
+
+// Contents says that O is between the op's dispatches if a norm follows.
+func (o *DeltaRule) Contents(operand int) Content {
+	if operand == 3 && o.Norm != nil {
+		return Notes
+	}
+	return Values
 }
 
 func (o *DeltaRule) Cost() Cost {
 	r, h, d := int64(o.Rows), int64(o.VHeads), int64(o.Dim)
-	return Cost{
+	c := Cost{
 		Bytes: 4*int64(o.Seqs)*2*h*d*d + 4*r*(int64(o.width())+h*d),
 		Flops: 7 * r * h * d * d,
 	}
+	if o.Norm != nil {
+		c = c.Plus(o.Norm.Cost())
+	}
+	return c
 }
 
 func (o *DeltaRule) Lower(p *Profile) ([]Dispatch, error) {
@@ -69,6 +95,8 @@ func (o *DeltaRule) Lower(p *Profile) ([]Dispatch, error) {
 		return nil, fmt.Errorf("delta_rule: %d key heads and %d value heads of %d in %d slots", o.KHeads, o.VHeads, o.Dim, o.Slots)
 	case o.QKV.Width != o.width() || o.O.Width != o.VHeads*o.Dim:
 		return nil, fmt.Errorf("delta_rule: widths %d and %d, want %d and %d", o.QKV.Width, o.O.Width, o.width(), o.VHeads*o.Dim)
+	case o.Norm != nil && (o.Norm.O.View != o.O.View || o.Norm.Heads != o.VHeads || o.Norm.Dim != o.Dim || o.Norm.Rows != o.Rows):
+		return nil, fmt.Errorf("delta_rule: the norm is not of the op's %d heads of %d in %d rows", o.VHeads, o.Dim, o.Rows)
 	}
 	grouped := uint32(0)
 	if o.Grouped {
@@ -83,6 +111,14 @@ func (o *DeltaRule) Lower(p *Profile) ([]Dispatch, error) {
 		spec = append(p.ReduceSpec(), uint32(per), deltaColumns)
 		loops, fixed = per+deltaColumns*(2*per+5)+1, 2*deltaColumns*(per+1)
 	}
+	head := o.Norm != nil && p.folds(o.Rows) && p.OneSubgroup && o.Dim <= headColumns/2
+	if head {
+		subgroups := max(min(ceilDiv(o.Dim, deltaColumns), headLanes/int(p.Subgroup)), 1)
+		per, cols := ceilDiv(o.Dim, int(p.Subgroup)), ceilDiv(o.Dim, subgroups)
+		module, columns = "delta_rule.head", o.Dim
+		spec = []uint32{uint32(subgroups) * p.Subgroup, p.Subgroup, uint32(per), uint32(cols)}
+		loops, fixed = 2*per+cols*(2*per+5)+ceilDiv(o.Dim, subgroups*int(p.Subgroup))+1, 2*cols*(per+1)
+	}
 	rows, err := p.spans(o.Rows, loops, fixed)
 	if err != nil {
 		return nil, fmt.Errorf("delta_rule: %w", err)
@@ -95,21 +131,37 @@ func (o *DeltaRule) Lower(p *Profile) ([]Dispatch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("delta_rule: %w", err)
 	}
+	out := o.O
+	if head {
+		out = o.Norm.Y
+	}
 	var ds []Dispatch
 	for _, w := range windows {
 		for _, r := range rows {
-			ds = append(ds, Dispatch{
+			d := Dispatch{
 				Module: module,
 				Spec:   spec,
-				Bind:   []Operand{R(o.Step), R(o.QKV.View), RW(w.view), W(o.O.View)},
-				Push: []uint32{uint32(o.QKV.Stride), uint32(o.O.Stride), uint32(o.KHeads), uint32(o.VHeads), uint32(o.Dim),
+				Bind:   []Operand{R(o.Step), R(o.QKV.View), RW(w.view), W(out.View)},
+				Push: []uint32{uint32(o.QKV.Stride), uint32(out.Stride), uint32(o.KHeads), uint32(o.VHeads), uint32(o.Dim),
 					grouped, uint32(w.first), uint32(w.slots), uint32(r.first), uint32(r.count),
 					math.Float32bits(float32(1 / math.Sqrt(float64(o.Dim))))},
 				Groups: groups,
-			})
+			}
+			if head {
+				d.Bind = append(d.Bind, R(o.Norm.Z.View), R(o.Norm.Weight))
+				d.Push = append(d.Push, uint32(o.Norm.Z.Stride), math.Float32bits(o.Norm.Eps))
+			}
+			ds = append(ds, d)
 		}
 	}
-	return ds, nil
+	if o.Norm == nil {
+		return ds, nil
+	}
+	norm, err := o.Norm.Lower(p) // which also checks it
+	if err != nil || head {
+		return ds, err
+	}
+	return append(ds, norm...), nil
 }
 
 func (o *DeltaRule) Twin(m Memory) error {
@@ -120,7 +172,7 @@ func (o *DeltaRule) Twin(m Memory) error {
 			return fmt.Errorf("delta_rule: sequence %d has slot %d of %d", seq, slot, o.Slots)
 		}
 	}
-	return parallel(step.Seqs()*nv, func(from, to int) error {
+	err := parallel(step.Seqs()*nv, func(from, to int) error {
 		for i := from; i < to; i++ {
 			seq, h := i/nv, i%nv
 			at := (step.RunSlot(seq)*nv + h) * d * d
@@ -145,6 +197,10 @@ func (o *DeltaRule) Twin(m Memory) error {
 		}
 		return nil
 	})
+	if err != nil || o.Norm == nil {
+		return err
+	}
+	return o.Norm.Twin(m)
 }
 
 // slotWindow is a run of recurrent slots that fits one binding.

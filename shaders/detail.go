@@ -1,6 +1,9 @@
 package shaders
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Detail is the block type and shape of an op in a few words, for profiles: "q4_k 2048x512 x8" for products of
 // eight matrices that take 2048 values to 512. It is empty for ops without a method Detail() string.
@@ -16,6 +19,19 @@ func (m Matrix) detail() string { return fmt.Sprintf("%s %dx%d", typeName(m.Type
 
 // Detail is the matrix.
 func (o *MatMul) Detail() string { return o.W.detail() }
+
+// Detail is the matrices, those of one type as one.
+func (o *Project) Detail() string {
+	var parts []string
+	for i := 0; i < len(o.W); {
+		m := o.W[i]
+		for i++; i < len(o.W) && o.W[i].Type == m.Type && o.W[i].In == m.In; i++ {
+			m.Out += o.W[i].Out
+		}
+		parts = append(parts, m.detail())
+	}
+	return strings.Join(parts, ", ")
+}
 
 // Detail is the table.
 func (o *Embed) Detail() string { return o.W.detail() }

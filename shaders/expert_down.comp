@@ -3,6 +3,7 @@
 // W H[slot] alone, which expert_sum.comp then adds up, as Parts: for tiles of TOKENS pairs of a token and a slot
 // that have the same expert (expert_group.comp), or pair by pair.
 // A few outputs per invocation, or a workgroup shares one (LANES_PER_ROW).
+// FUSED: MODE 0 may also add the shared expert's product times what its gate makes of it.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #if defined(SHARE_X) || defined(SPREAD)
@@ -19,6 +20,9 @@
 
 layout(push_constant) uniform Push {
     uint off0, off1, off2, off3, off4, off5;
+#ifdef FUSED
+    uint off6, off7;
+#endif
     EXTRA_OFFSETS
     uint n;            // weight rows
     uint k;            // weights a row, a multiple of 32
@@ -30,6 +34,11 @@ layout(push_constant) uniform Push {
     uint first;        // first expert bound here
     uint bound;        // experts bound here
     uint tiles;        // where the tiles of TOKENS pairs begin
+#ifdef FUSED
+    uint shared_k;     // weights a row of the shared expert, 0 without
+    uint shared_row_bytes;
+    uint gate_stride;  // floats from token to token of its gate
+#endif
 #ifdef SPREAD
     uint weight_at[2], x_at[2]; // addresses in the place of off1 and off2, the low words first
 #endif
@@ -48,6 +57,9 @@ layout(constant_id = 2) const uint MODE = 0u;
 // MODE 0 takes the tokens one by one and adds up, MODE 1 takes pairs and MODE 2 tiles.
 #include "step.glsl"
 #define WEIGHT_BINDING 1
+#ifdef FUSED
+#define WEIGHT2_BINDING 6
+#endif
 #include "weights.glsl"
 #ifdef SPREAD
 #define WEIGHT_FROM address(p.weight_at)
@@ -61,6 +73,9 @@ layout(set = 0, binding = 2) readonly buffer HBuffer { float h[]; };
 layout(set = 0, binding = 3) readonly buffer IdBuffer { uint ids[]; }; // of MODE 2: tiles
 layout(set = 0, binding = 4) readonly buffer FactorBuffer { float factor[]; };
 layout(set = 0, binding = 5) buffer YBuffer { float y[]; };
+#ifdef FUSED
+layout(set = 0, binding = 7) readonly buffer GateBuffer { float gate[]; };
+#endif
 
 #include "slots.glsl"
 #define X(i) h[i]
@@ -113,9 +128,27 @@ void main() {
                 }
             }
         }
+#ifdef FUSED
+        float of_shared = 0.0;
+        if (MODE == 0u && p.shared_k != 0u) {
+            // Its input lies behind the token's slots.
+            uint base[1] = uint[](p.off6 * 4u + row * p.shared_row_bytes);
+            uint xs[1] = uint[](X_FROM + gl_WorkGroupID.y * p.h_stride + p.slots * p.k);
+            float sum[1] = float[](0.0);
+            weight_which = 1u;
+            TILE_PRODUCT_OF(1u, base, xs, p.shared_k / 32u, sum)
+            weight_which = 0u;
+            of_shared = TILE_SUM(sum[0]);
+        }
+#endif
         if (MODE != 0u || !TILE_STORES) continue;
         [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-            if (row + r < p.n) y[p.off5 + gl_WorkGroupID.y * p.y_stride + row + r] += acc[r];
+            if (row + r >= p.n) continue;
+            uint i = p.off5 + gl_WorkGroupID.y * p.y_stride + row + r;
+            y[i] += acc[r];
+#ifdef FUSED
+            if (p.shared_k != 0u) y[i] = add_slot(y[i], gate_factor(gate[p.off7 + gl_WorkGroupID.y * p.gate_stride]), of_shared);
+#endif
         }
     }
 }

@@ -10,14 +10,18 @@ import "fmt"
 // weights, and where the stack takes several bindings, the products go to Parts first and another dispatch adds
 // them up: in the order of the slots in every case, so that the sum has the same bits.
 type ExpertDown struct {
-	Step    View
-	W       Matrix // a stack of Out x F
-	H       Mat    // rows x K*F
-	Ids     View   // [Rows][K] uint32
-	Weights View   // [Rows][K] float32
-	Tiles   View   // of the Ids; zero when absent
-	Parts   View   // the op's own between its dispatches; of PartsBytes
-	Y       Mat    // rows x Out, read and written
+	Step View
+	W    Matrix // a stack of Out x F
+	// Shared is the shared expert's matrix, of Out x FS, and Gate what its product is multiplied by the sigmoid of (step 6);
+	// zero when absent. It is added after the others.
+	Shared  Matrix
+	Gate    Mat
+	H       Mat  // rows x (K*F + FS), as from ExpertGateUp
+	Ids     View // [Rows][K] uint32
+	Weights View // [Rows][K] float32
+	Tiles   View // of the Ids; zero when absent
+	Parts   View // the op's own between its dispatches; of PartsBytes
+	Y       Mat  // rows x Out, read and written
 	Rows    int
 	K       int
 }
@@ -44,7 +48,7 @@ func PartsBytes(rows, k, out int) int64 {
 }
 
 func expertDownModules() []Module {
-	ms := weightModules("expert_down", 1, Module{Source: "expert_down.comp", Buffers: 6, Params: 10})
+	ms := weightModules("expert_down", 1, Module{Source: "expert_down.comp", Buffers: 6, Params: 10}, fusion{matrices: 1, buffers: 8, params: 13})
 	return append(ms, Module{Name: "expert_sum", Source: "expert_sum.comp", Buffers: 5, Params: 4})
 }
 
@@ -55,7 +59,35 @@ func (o *ExpertDown) Operands() []Operand {
 	if o.tiled() {
 		ops = append(ops, R(o.Tiles))
 	}
-	return append(ops, o.W.operands()...)
+	ops = append(ops, o.W.operands()...)
+	if o.hasShared() {
+		ops = append(append(ops, R(o.Shared.View), R(o.Gate.View)), o.Shared.operands()...)
+	}
+	return ops
+}
+
+func (o *ExpertDown) hasShared() bool { return o.Shared.Buf != nil }
+
+// shared is the shared expert's part as an op of its own.
+func (o *ExpertDown) shared() *MatMul {
+	return &MatMul{Step: o.Step, W: o.Shared, X: o.H.Cols(o.K*o.W.In, o.Shared.In), Y: o.Y, Rows: o.Rows, Count: CountRows,
+		Accumulate: true, Factor: o.Gate, Gate: true}
+}
+
+// slots is the op without the shared expert.
+func (o *ExpertDown) slots() *ExpertDown {
+	s := *o
+	s.Shared, s.Gate, s.H = Matrix{}, Mat{}, o.H.Cols(0, o.K*o.W.In)
+	return &s
+}
+
+// takes reports whether a kernel that adds up the slots' experts can add the shared one.
+func (o *ExpertDown) takes(p *Profile, windows []rowWindow) bool {
+	if !o.hasShared() || !p.folds(o.Rows) || o.tiled() || len(windows) != 1 || o.Shared.Type != o.W.Type || HasScale(o.W.Type) {
+		return false
+	}
+	ws, err := o.Shared.rowWindows(p.MaxBinding)
+	return err == nil && len(ws) == 1
 }
 
 // Contents says that Parts is the dispatches' own.
@@ -75,6 +107,9 @@ func (o *ExpertDown) Cost() Cost {
 	if o.tiled() {
 		c.Bytes += 2 * 4 * r * k * e
 	}
+	if o.hasShared() {
+		c = c.Plus(o.shared().Cost())
+	}
 	return c
 }
 
@@ -83,8 +118,16 @@ func (o *ExpertDown) check() error {
 		return err
 	}
 	pairs := int64(o.Rows) * int64(o.K) * 4
+	if o.hasShared() {
+		if err := o.Shared.check(); err != nil {
+			return err
+		}
+		if o.Shared.Out != o.W.Out || o.Gate.Width != 1 || !o.Gate.holds(o.Rows) {
+			return fmt.Errorf("expert_down %s: %d outputs for %d, and a gate of %d by %d bytes", o.Shared.Name, o.Shared.Out, o.W.Out, o.Gate.Width, o.Gate.Len)
+		}
+	}
 	switch {
-	case o.K < 1 || o.H.Width != o.K*o.W.In || o.Y.Width != o.W.Out:
+	case o.K < 1 || o.H.Width != o.K*o.W.In+o.Shared.In || o.Y.Width != o.W.Out:
 		return fmt.Errorf("expert_down %s: %d x %d weights of %d experts between widths %d and %d", o.W.Name, o.W.Out, o.W.In, o.K, o.H.Width, o.Y.Width)
 	case !o.H.holds(o.Rows) || !o.Y.holds(o.Rows):
 		return fmt.Errorf("expert_down %s: matrices of %d and %d bytes do not hold %d rows", o.W.Name, o.H.Len, o.Y.Len, o.Rows)
@@ -105,6 +148,14 @@ func (o *ExpertDown) Lower(p *Profile) ([]Dispatch, error) {
 	windows, err := o.W.expertWindows(p.MaxBinding)
 	if err != nil {
 		return nil, err
+	}
+	if o.hasShared() && !o.takes(p, windows) {
+		ds, err := o.slots().Lower(p)
+		if err != nil {
+			return nil, err
+		}
+		rest, err := o.shared().Lower(p)
+		return append(ds, rest...), err
 	}
 	if !o.tiled() && len(windows) == 1 {
 		d, err := o.products(p, o.W, windows[0], downRows, 1, o.Rows, 0, RW(o.Y.View), o.Y.Stride)
@@ -164,10 +215,13 @@ func (o *ExpertDown) products(p *Profile, w Matrix, win rowWindow, mode uint32, 
 	if mode == downRows {
 		turns = o.K
 	}
-	if err := p.loops("expert_down "+w.Name, turns*(w.In/32+1)); err != nil {
+	if err := p.loops("expert_down "+w.Name, turns*(w.In/32+1)+o.Shared.In/32+1); err != nil {
 		return Dispatch{}, err
 	}
 	scheme := p.weightScheme(w.Type)
+	if o.hasShared() {
+		scheme = fusedScheme
+	}
 	spec, gx := p.pairSpec(scheme, w.Out, tokens, mode)
 	groups, err := p.grid("expert_down", gx, ny, 1)
 	if err != nil {
@@ -177,14 +231,20 @@ func (o *ExpertDown) products(p *Profile, w Matrix, win rowWindow, mode uint32, 
 	if mode == downTiles {
 		ids = o.Tiles
 	}
-	return Dispatch{
+	d := Dispatch{
 		Module: weightModule("expert_down", w.Type, scheme),
 		Spec:   spec,
-		Bind:   append([]Operand{R(o.Step), R(win.view), R(o.H.View), R(ids), R(o.Weights), y}, extras(win.first, w)...),
+		Bind:   []Operand{R(o.Step), R(win.view), R(o.H.View), R(ids), R(o.Weights), y},
 		Push: []uint32{uint32(w.Out), uint32(w.In), uint32(w.RowBytes()), uint32(w.expertBytes()),
 			uint32(o.H.Stride), uint32(stride), uint32(o.K), uint32(win.first), uint32(win.rows), uint32(tiles)},
 		Groups: groups,
-	}, nil
+	}
+	if scheme == fusedScheme {
+		d.Bind = append(d.Bind, R(o.Shared.View), R(o.Gate.View))
+		d.Push = append(d.Push, uint32(o.Shared.In), uint32(o.Shared.RowBytes()), uint32(o.Gate.Stride))
+	}
+	d.Bind = append(d.Bind, extras(win.first, w)...)
+	return d, nil
 }
 
 // sum lowers the addition of n outputs' products.
@@ -207,6 +267,12 @@ func (o *ExpertDown) sum(p *Profile, from, n int, parts View) (Dispatch, error) 
 }
 
 func (o *ExpertDown) Twin(m Memory) error {
+	if o.hasShared() {
+		if err := o.slots().Twin(m); err != nil {
+			return err
+		}
+		return o.shared().Twin(m)
+	}
 	tokens := ViewStep(m, o.Step).Rows()
 	pairs, _ := pairsByExpert(U32(m, o.Ids)[:tokens*o.K], o.W.stack())
 	if o.tiled() {

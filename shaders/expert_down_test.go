@@ -114,7 +114,7 @@ func TestRoutedFFN(t *testing.T) {
 	gate, up := both.Rows(0, f), both.Rows(f, f)
 	ops := []shaders.Op{
 		&shaders.Router{Step: step, Logits: l, Ids: ids, Weights: weights, Rows: capacity, Experts: experts, K: k},
-		&shaders.ExpertGateUp{Step: step, Gate: gate, Up: up, X: x, Ids: ids, H: h, Rows: capacity, K: k},
+		&shaders.ExpertGateUp{Step: step, Gate: gate, Up: up, X: shaders.Plain(x), Ids: ids, H: h, Rows: capacity, K: k},
 		&shaders.ExpertDown{Step: step, W: down, H: h, Ids: ids, Weights: weights, Parts: partsOf(capacity, k, in), Y: y, Rows: capacity, K: k},
 	}
 	m := runTwins(t, ops, fill)

@@ -3,6 +3,8 @@
 // tokens at once: pair by pair of a token and a slot, or tile by tile of TOKENS pairs with the same expert
 // (expert_group.comp). Without ids the matrices are those of expert 0, and TOKENS tokens a tile.
 // A few outputs per invocation, or a workgroup shares one (LANES_PER_ROW).
+// FUSED: X is the RMSNorm of what is bound, and pairs may be followed by the tokens with the shared expert, whose outputs
+// lie behind the slots.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #if defined(SHARE_X) || defined(SPREAD)
@@ -19,6 +21,9 @@
 
 layout(push_constant) uniform Push {
     uint off0, off1, off2, off3, off4, off5;
+#ifdef FUSED
+    uint off6, off7, off8;
+#endif
     EXTRA_OFFSETS
     uint n;            // weight rows here
     uint k;            // weights a row, a multiple of 32
@@ -32,6 +37,10 @@ layout(push_constant) uniform Push {
     uint experts;      // experts of the stack
     uint routed;       // 0: there are no ids; 1: ids of pairs; 2: tiles in their place
     uint tiles;        // where the tiles of TOKENS pairs begin
+#ifdef FUSED
+    uint shared_n;     // rows of the shared expert, 0 without
+    float eps;         // of the norm
+#endif
 #ifdef SPREAD
     uint weight_at[2], weight2_at[2], x_at[2]; // addresses in the place of off1, off2 and off3, the low words first
 #endif
@@ -52,22 +61,31 @@ layout(constant_id = 2) const uint MODE = 0u;
 #include "step.glsl"
 #define WEIGHT_BINDING 1
 #define WEIGHT2_BINDING 2
+#ifdef FUSED
+#define WEIGHT3_BINDING 7
+#define WEIGHT4_BINDING 8
+#endif
 #include "weights.glsl"
 #ifdef SPREAD
 #define WEIGHT_FROM address(p.weight_at)
 #define WEIGHT2_FROM address(p.weight2_at)
 #define X_FROM 0u
 #define X_ADDRESS address(p.x_at)
-#define READ_WEIGHT2(on)
+#define READ_WEIGHT(n)
 #else
 #define WEIGHT_FROM (p.off1 * 4u)
 #define WEIGHT2_FROM (p.off2 * 4u)
 #define X_FROM p.off3
-#define READ_WEIGHT2(on) weight_second = on;
+#define READ_WEIGHT(n) weight_which = n;
 #endif
 layout(set = 0, binding = 3) readonly buffer XBuffer { float x[]; };
 layout(set = 0, binding = 4) readonly buffer IdBuffer { uint ids[]; };
 layout(set = 0, binding = 5) buffer HBuffer { float h[]; };
+#ifdef FUSED
+layout(set = 0, binding = 6) readonly buffer NormBuffer { float norm[]; };
+#define NORMED(i) norm[p.off6 + (i)]
+#include "norm.glsl"
+#endif
 
 float silu(float v) { return v / (1.0 + exp(-v)); }
 
@@ -81,6 +99,26 @@ void store(uint i, float a, float b) {
 #define X(i) x[i]
 #include "tile.glsl"
 
+#ifdef FUSED
+// The outputs of the shared expert for one token, whose matrices are the third and fourth.
+void shared_expert(uint token) {
+    if (token >= step_rows()) return;
+    uint xs[1] = uint[](X_FROM + token * p.x_stride), to = p.off5 + token * p.h_stride + p.slots * p.slot_width;
+    float inv_rms[1] = float[](inverse_rms(xs[0], p.k, p.eps));
+    for (uint row = TILE_FROM; row < p.shared_n; row += TILE_HOP) {
+        uint gate[1] = uint[](p.off7 * 4u + row * p.row_bytes), up[1] = uint[](p.off8 * 4u + row * p.row_bytes);
+        float a[1] = float[](0.0), b[1] = float[](0.0);
+        READ_WEIGHT(2u)
+        TILE_PRODUCT_OF(1u, gate, xs, p.k / 32u, a)
+        READ_WEIGHT(3u)
+        TILE_PRODUCT_OF(1u, up, xs, p.k / 32u, b)
+        READ_WEIGHT(0u)
+        float g = TILE_SUM(a[0]), u = TILE_SUM(b[0]);
+        if (TILE_STORES) h[to + row] = silu(g) * u;
+    }
+}
+#endif
+
 void main() {
     uint n = step_rows() * p.slots, e = 0u;
     uint pairs[TOKENS];
@@ -91,6 +129,12 @@ void main() {
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) pairs[t] = ids[tile + 1u + t];
     } else {
         uint first = gl_WorkGroupID.y * TOKENS;
+#ifdef FUSED
+        if (p.shared_n != 0u && first >= n) {
+            shared_expert(first - n);
+            return;
+        }
+#endif
         if (first >= n) return;
         if (p.routed == 1u) e = ids[p.off4 + first];
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) pairs[t] = first + t;
@@ -107,6 +151,10 @@ void main() {
         xs[t] = X_FROM + pair / p.slots * p.x_stride;
         hs[t] = p.off5 + pair / p.slots * p.h_stride + pair % p.slots * p.slot_width;
     }
+#ifdef FUSED
+    float inv_rms[TOKENS];
+    [[unroll]] for (uint t = 0u; t < TOKENS; t++) inv_rms[t] = inverse_rms(xs[t], p.k, p.eps);
+#endif
     for (uint tile_row = TILE_FROM; tile_row < p.n; tile_row += TILE_HOP) {
         uint row = tile_row + TILE_LANE;
         float a[TOKENS * ROWS], b[TOKENS * ROWS];
@@ -119,9 +167,9 @@ void main() {
         }
         TILE_PRODUCT(first, xs, groups, a)
         if (MODE == 0u) {
-            READ_WEIGHT2(true)
+            READ_WEIGHT(1u)
             TILE_PRODUCT(second, xs, groups, b)
-            READ_WEIGHT2(false)
+            READ_WEIGHT(0u)
         }
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
             [[unroll]] for (uint r = 0u; r < ROWS; r++) {

@@ -14,15 +14,19 @@ import (
 //
 // Gate and Up may be views of one stack that holds both (see [Matrix.Rows]). Where they differ in block type
 // or layout the op becomes two passes, the second of which takes G X from H.
+//
+// The shared expert's part of H, which has no id, lies behind the slots (step 6).
 type ExpertGateUp struct {
 	Step     View
 	Gate, Up Matrix // F x In, or a stack
-	X        Mat    // rows x In
-	Ids      View   // [Rows][K] uint32; zero when absent
-	Tiles    View   // of the Ids, instead of them; zero when absent
-	H        Mat    // rows x K*F
-	Rows     int
-	K        int
+	// SharedGate and SharedUp are the matrices of the shared expert, of FS rows; zero when absent.
+	SharedGate, SharedUp Matrix
+	X                    Normed // rows x In
+	Ids                  View   // [Rows][K] uint32; zero when absent
+	Tiles                View   // of the Ids, instead of them; zero when absent
+	H                    Mat    // rows x (K*F + FS)
+	Rows                 int
+	K                    int
 }
 
 const (
@@ -32,20 +36,39 @@ const (
 )
 
 func expertGateUpModules() []Module {
-	return weightModules("expert_gate_up", 2, Module{Source: "expert_gate_up.comp", Buffers: 6, Params: 13})
+	return weightModules("expert_gate_up", 2, Module{Source: "expert_gate_up.comp", Buffers: 6, Params: 13}, fusion{matrices: 2, buffers: 9, params: 15})
 }
 
 func (o *ExpertGateUp) Kernel() string { return "expert_gate_up" }
 
 func (o *ExpertGateUp) Operands() []Operand {
-	ops := []Operand{R(o.Step), R(o.Gate.View), R(o.Up.View), R(o.X.View), W(o.H.View)}
+	ops := append([]Operand{R(o.Step), R(o.Gate.View), R(o.Up.View), W(o.H.View)}, o.X.operands()...)
 	switch {
 	case o.tiled():
 		ops = append(ops, R(o.Tiles))
 	case o.routed():
 		ops = append(ops, R(o.Ids))
 	}
-	return append(append(ops, o.Gate.operands()...), o.Up.operands()...)
+	ops = append(append(ops, o.Gate.operands()...), o.Up.operands()...)
+	if o.hasShared() {
+		shared := o.shared().Operands()
+		ops = append(append(ops, shared[1:3]...), append(o.SharedGate.operands(), o.SharedUp.operands()...)...)
+	}
+	return ops
+}
+
+func (o *ExpertGateUp) hasShared() bool { return o.SharedGate.Buf != nil }
+
+// shared is the shared expert's part as an op of its own.
+func (o *ExpertGateUp) shared() *ExpertGateUp {
+	return &ExpertGateUp{Step: o.Step, Gate: o.SharedGate, Up: o.SharedUp, X: o.X, H: o.H.Cols(o.K*o.Gate.Out, o.SharedGate.Out), Rows: o.Rows, K: 1}
+}
+
+// slots is the op without the shared expert.
+func (o *ExpertGateUp) slots() *ExpertGateUp {
+	s := *o
+	s.SharedGate, s.SharedUp, s.H = Matrix{}, Matrix{}, o.H.Cols(0, o.K*o.Gate.Out)
+	return &s
 }
 
 func (o *ExpertGateUp) routed() bool { return o.Ids.Buf != nil || o.tiled() }
@@ -63,7 +86,11 @@ func (o *ExpertGateUp) Cost() Cost {
 	} else {
 		used = 1
 	}
-	return Cost{Weights: used * (o.Gate.used() + o.Up.used()), Bytes: 4 * r * bytes, Flops: 4 * r * k * in * f}
+	c := Cost{Weights: used * (o.Gate.used() + o.Up.used()), Bytes: 4 * r * bytes, Flops: 4 * r * k * in * f}
+	if o.hasShared() {
+		c = c.Plus(o.shared().Cost())
+	}
+	return c
 }
 
 // stack is the number of experts; a plain matrix is a stack of one.
@@ -97,6 +124,8 @@ func (o *ExpertGateUp) check() error {
 	switch {
 	case g.In != u.In || g.Out != u.Out || g.stack() != u.stack():
 		return fmt.Errorf("expert_gate_up: %s is %d of %d x %d, %s is %d of %d x %d", g.Name, g.stack(), g.Out, g.In, u.Name, u.stack(), u.Out, u.In)
+	case o.X.Of.Buf != nil && (o.X.Of.Width != g.In || o.X.Weight.Len != 4*int64(g.In)):
+		return fmt.Errorf("expert_gate_up %s: inputs of %d are the norm of rows of %d, with a weight of %d bytes", g.Name, g.In, o.X.Of.Width, o.X.Weight.Len)
 	case o.K < 1 || o.X.Width != g.In || o.H.Width != o.K*g.Out:
 		return fmt.Errorf("expert_gate_up %s: %d x %d weights of %d experts between widths %d and %d", g.Name, g.Out, g.In, o.K, o.X.Width, o.H.Width)
 	case !o.X.holds(o.Rows) || !o.H.holds(o.Rows):
@@ -112,6 +141,26 @@ func (o *ExpertGateUp) check() error {
 }
 
 func (o *ExpertGateUp) Lower(p *Profile) ([]Dispatch, error) {
+	if o.hasShared() {
+		slots, shared := o.slots(), o.shared()
+		for _, part := range []*ExpertGateUp{slots, shared} {
+			if err := part.check(); err != nil {
+				return nil, err
+			}
+		}
+		if o.H.Width != slots.H.Width+shared.H.Width {
+			return nil, fmt.Errorf("expert_gate_up %s: %d experts of %d and a shared one of %d in rows of %d", o.Gate.Name, o.K, o.Gate.Out, o.SharedGate.Out, o.H.Width)
+		}
+		if slots.takes(p, shared) {
+			return slots.pass(p, gateUpBoth, o.Gate, o.Up, shared)
+		}
+		ds, err := slots.Lower(p)
+		if err != nil {
+			return nil, err
+		}
+		rest, err := shared.Lower(p)
+		return append(ds, rest...), err
+	}
 	if err := o.check(); err != nil {
 		return nil, err
 	}
@@ -119,24 +168,42 @@ func (o *ExpertGateUp) Lower(p *Profile) ([]Dispatch, error) {
 	if !o.routed() {
 		gate, up = gate.only(), up.only()
 	}
-	if gate.Type == up.Type && gate.expertBytes() == up.expertBytes() {
-		return o.pass(p, gateUpBoth, gate, up)
+	if gate.alike(up) {
+		return o.pass(p, gateUpBoth, gate, up, nil)
 	}
-	ds, err := o.pass(p, gateUpGate, gate, gate)
+	ds, err := o.pass(p, gateUpGate, gate, gate, nil)
 	if err != nil {
 		return nil, err
 	}
-	second, err := o.pass(p, gateUpUp, up, up)
+	second, err := o.pass(p, gateUpUp, up, up, nil)
 	return append(ds, second...), err
 }
 
-// pass lowers one pass over matrices of the same type and layout: windows of experts, or of rows without ids.
-func (o *ExpertGateUp) pass(p *Profile, mode uint32, gate, up Matrix) ([]Dispatch, error) {
+// alike reports whether one pass can read both matrices.
+func (m Matrix) alike(n Matrix) bool { return m.Type == n.Type && m.expertBytes() == n.expertBytes() }
+
+// takes reports whether a kernel over the slots' experts can take the shared one with them.
+func (o *ExpertGateUp) takes(p *Profile, shared *ExpertGateUp) bool {
+	if !o.X.folds(p, o.Rows) || !o.routed() || o.tiled() || HasScale(o.Gate.Type) || !o.Gate.alike(o.Up) {
+		return false
+	}
+	if w, err := o.Gate.expertWindows(p.MaxBinding); err != nil || len(w) != 1 {
+		return false
+	}
+	if w, err := o.Up.expertWindows(p.MaxBinding); err != nil || len(w) != 1 {
+		return false
+	}
+	return o.Gate.pairs(shared.Gate, p) && o.Gate.pairs(shared.Up, p)
+}
+
+// pass lowers one pass over matrices of the same type and layout: windows of experts, or of rows without ids. The shared
+// expert is nil unless the slots take it with them.
+func (o *ExpertGateUp) pass(p *Profile, mode uint32, gate, up Matrix, shared *ExpertGateUp) ([]Dispatch, error) {
 	cut := Matrix.rowWindows
 	if o.routed() {
 		cut = Matrix.expertWindows
 	}
-	if err := p.loops("expert_gate_up "+gate.Name, 2*(gate.In/32+1)); err != nil {
+	if err := p.loops("expert_gate_up "+gate.Name, 2*(gate.In/32+1)+gate.In/int(p.Subgroup)+1); err != nil {
 		return nil, err
 	}
 	gates, err := cut(gate, p.MaxBinding)
@@ -151,26 +218,37 @@ func (o *ExpertGateUp) pass(p *Profile, mode uint32, gate, up Matrix) ([]Dispatc
 	if mode == gateUpUp {
 		access = ReadWrite
 	}
-	scheme := p.weightScheme(gate.Type)
+	scheme, x := p.weightScheme(gate.Type), o.X.Mat
+	if o.X.folds(p, o.Rows) {
+		scheme, x = fusedScheme, o.X.Of
+	}
 	var ds []Dispatch
 	for i, w := range gates {
 		// add appends the dispatch over ny groups of so many tokens, or pairs, at once.
 		add := func(h Mat, rows, tokens, ny int, ids Operand, first, bound int, routed, tiles uint32) error {
-			spec, gx := p.pairSpec(scheme, rows, tokens, mode)
-			groups, err := p.grid("expert_gate_up", gx, ny, 1)
-			if err != nil {
-				return err
-			}
-			ds = append(ds, Dispatch{
+			d := Dispatch{
 				Module: weightModule("expert_gate_up", gate.Type, scheme),
-				Spec:   spec,
-				Bind:   append([]Operand{R(o.Step), R(w.view), R(ups[i].view), R(o.X.View), ids, {h.View, access}}, extras(first, gate, up)...),
+				Bind:   []Operand{R(o.Step), R(w.view), R(ups[i].view), R(x.View), ids, {h.View, access}},
 				Push: []uint32{uint32(rows), uint32(gate.In), uint32(gate.RowBytes()), uint32(gate.expertBytes()),
-					uint32(o.X.Stride), uint32(o.H.Stride), uint32(o.K), uint32(gate.Out),
+					uint32(x.Stride), uint32(o.H.Stride), uint32(o.K), uint32(gate.Out),
 					uint32(first), uint32(bound), uint32(gate.stack()), routed, tiles},
-				Groups: groups,
-			})
-			return nil
+			}
+			third, fourth, sharedRows := w.view, w.view, 0
+			if shared != nil {
+				third, fourth, sharedRows = shared.Gate.only().View, shared.Up.only().View, shared.Gate.Out
+				d.Bind[5] = Operand{o.H.Cols(0, o.H.Width+sharedRows).View, access}
+				rows, ny = max(rows, sharedRows), ny+o.Rows
+			}
+			var gx int
+			d.Spec, gx = p.pairSpec(scheme, rows, tokens, mode)
+			if scheme == fusedScheme {
+				d.Bind = append(d.Bind, R(o.X.Weight), R(third), R(fourth))
+				d.Push = append(d.Push, uint32(sharedRows), math.Float32bits(o.X.Eps))
+			}
+			d.Bind = append(d.Bind, extras(first, gate, up)...)
+			d.Groups, err = p.grid("expert_gate_up", gx, ny, 1)
+			ds = append(ds, d)
+			return err
 		}
 		switch {
 		case o.tiled():
@@ -204,6 +282,12 @@ func (p *Profile) pairSpec(s scheme, rows, tokens int, mode uint32) (spec []uint
 }
 
 func (o *ExpertGateUp) Twin(m Memory) error {
+	if o.hasShared() {
+		if err := o.slots().Twin(m); err != nil {
+			return err
+		}
+		return o.shared().Twin(m)
+	}
 	n := ViewStep(m, o.Step).Rows() * o.K
 	var pairs map[int][]int
 	var none []int

@@ -184,7 +184,7 @@ func TestExpertGateUp(t *testing.T) {
 			ids[3*c.k-1] = math.MaxUint32
 			ids[5*c.k-1] = 1 << 31
 			idb := filledWords("ids", capacity*c.k+1, append([]uint32{1}, ids...), fill)
-			o := &shaders.ExpertGateUp{Step: step, X: x, H: h, Ids: idb.View().Slice(4, int64(capacity*c.k)*4), Rows: capacity, K: c.k}
+			o := &shaders.ExpertGateUp{Step: step, X: shaders.Plain(x), H: h, Ids: idb.View().Slice(4, int64(capacity*c.k)*4), Rows: capacity, K: c.k}
 			o.Gate = expertStack(r, "gate", w.gate, c.in, c.out, c.experts, fill)
 			o.Up = expertStack(r, "up", w.up, c.in, c.out, c.experts, fill)
 			if c.fused > 0 {
@@ -236,7 +236,7 @@ func TestExpertGateUpDense(t *testing.T) {
 			h := paddedMat("h", c.rows, c.out, 1, 4, fill)
 			gate := expertStack(r, "gate", typ, c.in, c.out, c.experts, fill)
 			up := expertStack(r, "up", c.up, c.in, c.out, c.experts, fill)
-			o := &shaders.ExpertGateUp{Step: step, X: x, H: h, Rows: c.rows, K: 1,
+			o := &shaders.ExpertGateUp{Step: step, X: shaders.Plain(x), H: h, Rows: c.rows, K: 1,
 				Gate: gate, Up: up}
 			var lower func(shaders.Op) shaders.Op
 			if c.window > 0 {
@@ -266,7 +266,7 @@ func TestExpertGateUpNarrow(t *testing.T) {
 	setRows(x, values, fill)
 	h := paddedMat("h", 9, 2*40, 0, 0, fill)
 	ids := filledWords("ids", 18, []uint32{1, 0}, fill)
-	o := &shaders.ExpertGateUp{Step: step.View(), X: x, H: h, Ids: ids.View(), Rows: 9, K: 2,
+	o := &shaders.ExpertGateUp{Step: step.View(), X: shaders.Plain(x), H: h, Ids: ids.View(), Rows: 9, K: 2,
 		Gate: expertStack(r, "gate", quant.F32, 32, 40, 2, fill), Up: expertStack(r, "up", quant.F32, 32, 40, 2, fill)}
 	checkGateUp(t, "narrow", o, 1, fill, func(o shaders.Op) shaders.Op { return smallDevice{o, 1 << 27, 1} }, false, 0)
 }
@@ -278,7 +278,7 @@ func TestExpertGateUpRefuses(t *testing.T) {
 		"without ids": func(o *shaders.ExpertGateUp) int64 { o.Ids = shaders.View{}; return 1 << 27 },
 		"ids":         func(o *shaders.ExpertGateUp) int64 { o.Ids.Len -= 4; return 1 << 27 },
 		"slots":       func(o *shaders.ExpertGateUp) int64 { o.K = 0; return 1 << 27 },
-		"width of X":  func(o *shaders.ExpertGateUp) int64 { o.X = o.X.Cols(0, 32); return 1 << 27 },
+		"width of X":  func(o *shaders.ExpertGateUp) int64 { o.X.Mat = o.X.Cols(0, 32); return 1 << 27 },
 		"width of H":  func(o *shaders.ExpertGateUp) int64 { o.H = o.H.Cols(0, 79); return 1 << 27 },
 		"rows":        func(o *shaders.ExpertGateUp) int64 { o.Rows = 5; return 1 << 27 },
 		"experts":     func(o *shaders.ExpertGateUp) int64 { o.Up.Experts = 2; return 1 << 27 },
@@ -296,7 +296,7 @@ func TestExpertGateUpRefuses(t *testing.T) {
 		fill := map[*shaders.Buffer][]byte{}
 		r := kerneltest.Rand(1)
 		o := &shaders.ExpertGateUp{Step: shaders.StepShape{Rows: 4, Seqs: 1, Pages: 1}.NewBuffer().View(),
-			X: paddedMat("x", 4, 64, 0, 0, fill), H: paddedMat("h", 4, 80, 0, 0, fill), Ids: filledWords("ids", 8, nil, fill).View(), Rows: 4, K: 2,
+			X: shaders.Plain(paddedMat("x", 4, 64, 0, 0, fill)), H: paddedMat("h", 4, 80, 0, 0, fill), Ids: filledWords("ids", 8, nil, fill).View(), Rows: 4, K: 2,
 			Gate: expertStack(r, "gate", quant.F32, 64, 40, 3, fill), Up: expertStack(r, "up", quant.F32, 64, 40, 3, fill)}
 		p.MaxGroups = [3]uint32{65535, 65535, 65535}
 		p.MaxBinding = spoil(o)

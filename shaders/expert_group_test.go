@@ -148,7 +148,7 @@ func TestTilesOutside(t *testing.T) {
 	setRows(x, kerneltest.Normal(r, rows*in), fill)
 	h := paddedMat("h", rows, k*out, 0, 0, fill)
 	weight := func(name string) shaders.Matrix { return expertStack(r, name, quant.F32, in, out, experts, fill) }
-	o := &shaders.ExpertGateUp{Step: step, Gate: weight("gate"), Up: weight("up"), X: x, Tiles: tiles.View(), H: h, Rows: rows, K: k}
+	o := &shaders.ExpertGateUp{Step: step, Gate: weight("gate"), Up: weight("up"), X: shaders.Plain(x), Tiles: tiles.View(), H: h, Rows: rows, K: k}
 	wide := paddedMat("wide", rows, k*in, 0, 0, fill)
 	setRows(wide, kerneltest.Normal(r, rows*k*in), fill)
 	factors := paddedMat("weights", rows, k, 0, 0, fill)

@@ -16,19 +16,15 @@ layout(set = 0, binding = 2) readonly buffer ZBuffer { float z[]; };
 layout(set = 0, binding = 3) readonly buffer WeightBuffer { float weight[]; };
 layout(set = 0, binding = 4) writeonly buffer YBuffer { float y[]; };
 
-// exp is only taken of what is not positive: no infinity arises, whatever x is.
-float silu(float x) {
-    float e = exp(-abs(x));
-    return x * (x >= 0.0 ? 1.0 : e) / (1.0 + e);
-}
+#include "gated.glsl"
 
 void main() {
     uint row = gl_WorkGroupID.y, first = gl_WorkGroupID.x * p.dim;
     if (row >= step_rows()) return;
     uint o_at = p.off1 + row * p.o_stride + first, z_at = p.off2 + row * p.z_stride + first;
     uint y_at = p.off4 + row * p.y_stride + first;
-    float sum = 0.0;
+    precise float sum = 0.0;
     for (uint i = LANE; i < p.dim; i += LANES) sum += o[o_at + i] * o[o_at + i];
-    float scale = 1.0 / sqrt(wg_sum(sum) / float(p.dim) + p.eps);
-    for (uint i = LANE; i < p.dim; i += LANES) y[y_at + i] = o[o_at + i] * scale * weight[p.off3 + i] * silu(z[z_at + i]);
+    float scale = gated_scale(wg_sum(sum), p.dim, p.eps);
+    for (uint i = LANE; i < p.dim; i += LANES) y[y_at + i] = gated(o[o_at + i], scale, weight[p.off3 + i], z[z_at + i]);
 }

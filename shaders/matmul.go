@@ -1,9 +1,6 @@
 package shaders
 
-import (
-	"fmt"
-	"math"
-)
+import "fmt"
 
 // A Mat is a float32 matrix of activations: row r of Width floats begins at float r*Stride of the view.
 type Mat struct {
@@ -27,7 +24,7 @@ func (m Mat) Cols(from, n int) Mat {
 
 func (m Mat) row(f []float32, r int) []float32 { return f[r*m.Stride : r*m.Stride+m.Width] }
 
-// MatMul computes Y = W X for each token, optionally times a factor per token, through a sigmoid, or added
+// MatMul computes Y = W X for each token, optionally times a factor per token, or added
 // to what Y holds. Rows is the capacity in tokens and Count says which of the step's counts limits it.
 type MatMul struct {
 	Step       View
@@ -36,8 +33,8 @@ type MatMul struct {
 	Rows       int
 	Count      Count
 	Accumulate bool
-	Factor     Mat // width 1; zero when absent
-	Sigmoid    bool
+	Factor     Mat  // width 1; zero when absent
+	Gate       bool // the factor is the sigmoid of what Factor holds
 }
 
 // matmulTokens is the number of tokens a matrix kernel takes at once when there are several: weights are
@@ -47,11 +44,11 @@ const matmulTokens = 4
 const (
 	matmulAccumulate = 1 << iota
 	matmulFactor
-	matmulSigmoid
+	matmulGate
 )
 
 func matmulModules() []Module {
-	return weightModules("matmul", 1, Module{Source: "matmul.comp", Buffers: 5, Params: 8})
+	return weightModules("matmul", 1, Module{Source: "matmul.comp", Buffers: 5, Params: 8}, fusion{matrices: 2, buffers: 7, params: 10})
 }
 
 // weightSpec returns the specialization constants and the number of workgroups of a weight kernel over
@@ -63,7 +60,7 @@ func (p *Profile) weightSpec(s scheme, rows, tokens int) (spec []uint32, groups 
 		t = matmulTokens
 	}
 	switch s {
-	case lanesScheme:
+	case lanesScheme, fusedScheme:
 		return append(p.ReduceSpec(), t), min(rows, int(p.MaxGroups[0]))
 	case spreadScheme:
 		return []uint32{spreadLanes, t}, min(ceilDiv(rows, spreadRows), int(p.MaxGroups[0]))
@@ -118,8 +115,8 @@ func (o *MatMul) Lower(p *Profile) ([]Dispatch, error) {
 	if err := o.W.check(); err != nil {
 		return nil, err
 	}
-	if o.X.Width != o.W.In || o.Y.Width != o.W.Out {
-		return nil, fmt.Errorf("matmul %s: %d x %d weights between widths %d and %d", o.W.Name, o.W.Out, o.W.In, o.X.Width, o.Y.Width)
+	if o.X.Width != o.W.In || o.Y.Width != o.W.Out || o.Gate && o.Factor.Buf == nil {
+		return nil, fmt.Errorf("matmul %s: %d x %d weights between widths %d and %d, gate %t", o.W.Name, o.W.Out, o.W.In, o.X.Width, o.Y.Width, o.Gate)
 	}
 	if err := p.loops("matmul "+o.W.Name, o.W.In/32+1); err != nil {
 		return nil, err
@@ -136,8 +133,8 @@ func (o *MatMul) Lower(p *Profile) ([]Dispatch, error) {
 		mode |= matmulFactor
 		factor = R(o.Factor.View)
 	}
-	if o.Sigmoid {
-		mode |= matmulSigmoid
+	if o.Gate {
+		mode |= matmulGate
 	}
 	scheme := p.weightScheme(o.W.Type)
 	var ds []Dispatch
@@ -177,10 +174,11 @@ func (o *MatMul) Twin(m Memory) error {
 			for t := range tokens {
 				v := dot(row, o.X.row(x, t))
 				if factor != nil {
-					v *= float64(factor[t*o.Factor.Stride])
-				}
-				if o.Sigmoid {
-					v = 1 / (1 + math.Exp(-v))
+					f := float64(factor[t*o.Factor.Stride])
+					if o.Gate {
+						f = sigmoid(f)
+					}
+					v *= f
 				}
 				i := t*o.Y.Stride + r
 				if o.Accumulate {

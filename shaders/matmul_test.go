@@ -36,24 +36,24 @@ func dequantised(t *testing.T, m shaders.Matrix, data []byte) []float32 {
 func TestMatMul(t *testing.T) {
 	type matmulCase struct {
 		in, out, rows, tokens int
-		add, factor, sigmoid  bool
+		add, factor, gate     bool
 	}
 	cases := []matmulCase{
 		{768, 33, 4, 3, false, true, false}, // the case of types that have but one
 		{256, 5, 1, 1, false, false, false},
 		{512, 70, 8, 6, true, false, false},
-		{256, 1, 8, 8, false, false, true},
+		{256, 1, 8, 8, false, true, true},
 		{256, 97, 2, 2, true, true, false},
 	}
 	for _, typ := range weightTypes() {
 		for _, c := range cases[:casesOf(typ, len(cases))] {
 			name := fmt.Sprintf("%v/%dx%d/%dof%d", typ, c.out, c.in, c.tokens, c.rows)
-			t.Run(name, func(t *testing.T) { testMatMul(t, typ, c.in, c.out, c.rows, c.tokens, c.add, c.factor, c.sigmoid) })
+			t.Run(name, func(t *testing.T) { testMatMul(t, typ, c.in, c.out, c.rows, c.tokens, c.add, c.factor, c.gate) })
 		}
 	}
 }
 
-func testMatMul(t *testing.T, typ quant.Type, in, out, rows, tokens int, add, byToken, sigmoid bool) {
+func testMatMul(t *testing.T, typ quant.Type, in, out, rows, tokens int, add, byToken, gate bool) {
 	r := kerneltest.Rand(uint64(in*out + tokens))
 	w, wdata := randomMatrix(r, typ, in, out, 0)
 	step, sdata := kerneltest.Step(t, shaders.StepShape{Rows: rows, Seqs: 1, Outs: 1, Pages: 1}, []shaders.Run{{Tokens: kerneltest.Tokens(tokens), Pages: []int32{0}}}, nil)
@@ -62,7 +62,7 @@ func testMatMul(t *testing.T, typ quant.Type, in, out, rows, tokens int, add, by
 	y := shaders.NewMat("y", shaders.Scratch, rows, out+5)
 	f := shaders.NewMat("f", shaders.Scratch, rows, 2)
 	xv, yv, fv := kerneltest.Normal(r, rows*(in+7)), kerneltest.Normal(r, rows*(out+5)), kerneltest.Normal(r, rows*2)
-	op := &shaders.MatMul{Step: step.View(), W: w, X: x.Cols(3, in), Y: y.Cols(2, out), Rows: rows, Count: shaders.CountRows, Accumulate: add, Sigmoid: sigmoid}
+	op := &shaders.MatMul{Step: step.View(), W: w, X: x.Cols(3, in), Y: y.Cols(2, out), Rows: rows, Count: shaders.CountRows, Accumulate: add, Gate: gate}
 	if byToken {
 		op.Factor = f.Cols(1, 1)
 	}
@@ -89,11 +89,10 @@ func testMatMul(t *testing.T, typ quant.Type, in, out, rows, tokens int, add, by
 					v += float64(weights[c*in+i]) * float64(xv[row*(in+7)+3+i])
 				}
 				v *= float64(factor(op.W, 0, fill))
-				if byToken {
-					v *= float64(fv[row*2+1])
-				}
-				if sigmoid {
-					v = 1 / (1 + math.Exp(-v))
+				if f := float64(fv[row*2+1]); gate {
+					v /= 1 + math.Exp(-f)
+				} else if byToken {
+					v *= f
 				}
 				if add {
 					v += want

@@ -168,6 +168,9 @@ type Profile struct {
 	// OneSubgroup promises that a workgroup of Subgroup lanes is exactly one subgroup, so that a
 	// subgroup reduction is a workgroup reduction. Without it kernels go through shared memory.
 	OneSubgroup bool
+	// Fuse says that kernels may bind FusedBuffers buffers: with LanesPerRow, small steps then take fewer dispatches, of
+	// kernels that do more each.
+	Fuse bool
 	// Broadcast is the number of lanes of every subgroup, on devices where a kernel may pass a value from any lane
 	// to all (Vulkan 1.2, whose SPIR-V 1.5 has broadcasts from a lane that is no constant) and gains by it; 0 on others,
 	// and where it does not divide the 32 weights of a group or is no multiple of the 4 codes of a word.

@@ -17,15 +17,14 @@ layout(push_constant) uniform Push {
 layout(set = 0, binding = 1) readonly buffer XBuffer { float x[]; };
 layout(set = 0, binding = 2) readonly buffer WeightBuffer { float weight[]; };
 layout(set = 0, binding = 3) writeonly buffer YBuffer { float y[]; };
+#include "norm.glsl"
 
 void main() {
     uint row = gl_WorkGroupID.x;
     if (row >= step_count(p.count)) return;
     uint from = p.off1 + (p.gather != 0u ? step_out(row) : row) * p.x_stride;
     uint to = p.off3 + row * p.y_stride;
-    float sum = 0.0;
-    for (uint i = LANE; i < p.width; i += LANES) sum += x[from + i] * x[from + i];
-    float inv = inversesqrt(wg_sum(sum) / float(p.width) + p.eps);
+    float inv = inverse_rms(from, p.width, p.eps);
     // X and Y may be the same rows: a lane reads an element before it writes it, and nobody else's.
     for (uint i = LANE; i < p.width; i += LANES) y[to + i] = x[from + i] * inv * weight[p.off2 + i];
 }

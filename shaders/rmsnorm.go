@@ -17,6 +17,8 @@ type RMSNorm struct {
 	// sees only those; Count is then CountOuts.
 	Gather bool
 	Eps    float32
+	// Folds says that all who read Y can form it themselves ([Normed]). Then the op may become no dispatch at all.
+	Folds bool
 }
 
 func rmsnormModules() []Module {
@@ -44,6 +46,9 @@ func (o *RMSNorm) Lower(p *Profile) ([]Dispatch, error) {
 		return nil, fmt.Errorf("rmsnorm: rows are gathered but not counted by those wanted")
 	case o.Gather && o.X.Overlaps(o.Y.View):
 		return nil, fmt.Errorf("rmsnorm: rows cannot be gathered in place")
+	}
+	if o.Folds && p.folds(o.Rows) {
+		return nil, nil
 	}
 	if err := p.loops("rmsnorm", 2*ceilDiv(o.X.Width, int(p.Subgroup))); err != nil {
 		return nil, err

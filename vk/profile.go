@@ -11,7 +11,8 @@ import (
 // be tested on any machine. Sizes are bytes.
 type Profile struct {
 	Name           string // "auto", or the restriction
-	Software       bool   // a CPU device: prefer kernels without barriers and shared memory
+	Software       bool   // a CPU device
+	Lanes          bool   // lanes of a subgroup share work and reduce, as is best on GPUs; else prefer kernels without barriers
 	Unified        bool   // DeviceLocal buffers are mapped
 	SubgroupSize   int    // size to plan for
 	SubgroupFixed  bool   // every pipeline gets SubgroupSize
@@ -57,6 +58,8 @@ func ProfileNames() []string { return []string{"auto", "floor", "kepler", "apple
 //
 //	"", "auto"  everything the device has
 //	"floor"     the Vulkan 1.1 minimum: no optional feature, smallest limits, fences
+// The names of GPUs choose the kernels of GPUs, on software devices too:
+//
 //	"kepler"    an NVIDIA Kepler: 32-bit types, subgroups of 32, 48 KiB shared memory
 //	"apple"     MoltenVK: fp16, 8/16-bit types, unknown subgroup size, no matrices
 //	"adreno"    a Qualcomm GPU: fp16, 128 MiB bindings, subgroups of 64 or 128
@@ -78,6 +81,7 @@ func ProfileFor(info DeviceInfo, name string) (Profile, error) {
 	p := Profile{
 		Name:           strings.ToLower(name),
 		Software:       info.Software(),
+		Lanes:          !info.Software(),
 		Unified:        info.Unified(),
 		SubgroupSize:   sg.Size,
 		SubgroupFixed:  sg.Size > 0 && sg.Min == sg.Max,
@@ -129,6 +133,7 @@ func restrictFloor(p *Profile) {
 
 func restrictKepler(p *Profile) {
 	f := p.Features
+	p.Lanes = true
 	// Budget and robustness change no kernel and stay as the device has them.
 	p.Features = Features{Timeline: f.Timeline, MemoryBudget: f.MemoryBudget, RobustBufferAccess: f.RobustBufferAccess}
 	p.Unified = false
@@ -140,6 +145,7 @@ func restrictKepler(p *Profile) {
 
 func restrictApple(p *Profile) {
 	f := &p.Features
+	p.Lanes = true
 	f.IntDotAccelerated = false
 	f.CooperativeMatrix = false
 	f.SubgroupSize = false
@@ -155,6 +161,7 @@ func restrictApple(p *Profile) {
 
 func restrictAdreno(p *Profile) {
 	f := &p.Features
+	p.Lanes = true
 	f.Storage8 = false
 	f.CooperativeMatrix = false
 	f.Int64 = false

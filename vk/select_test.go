@@ -105,6 +105,13 @@ func TestProfiles(t *testing.T) {
 	if auto.Name != "auto" || auto.Features != rich.Features || !auto.Unified || !auto.SubgroupFixed || auto.MaxBinding != 1<<32 || auto.PushBytes != MaxPush {
 		t.Errorf("auto: %+v", auto)
 	}
+	soft := rich
+	soft.Type = CPUDevice
+	for name, lanes := range map[string]bool{"": false, "floor": false, "kepler": true, "apple": true, "adreno": true} {
+		if p := must(ProfileFor(soft, name)); p.Lanes != lanes || !p.Software || !get(name).Lanes {
+			t.Errorf("%q: lanes on a software device: %t; on a GPU: %t", name, p.Lanes, get(name).Lanes)
+		}
+	}
 	floor := get("floor")
 	if floor.Features != (Features{}) || floor.MaxBinding != 128<<20 || floor.MaxInvocations != 256 || floor.PushBytes != 128 ||
 		floor.SharedMemory != 16<<10 || floor.MaxGroups != [3]uint32{65535, 65535, 65535} || floor.OffsetAlign != 256 ||

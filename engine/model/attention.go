@@ -24,14 +24,10 @@ func (b *binder) attention(c *Config, blk string) attention {
 }
 
 // attention adds a layer's mixing block: x += out(attention of h over the cache, gated).
-func (s *stepBuilder) attention(a *attention, st *KVState, h shaders.Mat) {
+func (s *stepBuilder) attention(a *attention, st *KVState, h shaders.Normed) {
 	c := s.c
-	qk, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
-	p := s.scratch("attn_in", 2*qk+2*kv)
-	s.matmul("attn_q", a.Q, h, p.Cols(0, 2*qk))
-	s.matmul("attn_k", a.K, h, p.Cols(2*qk, kv))
-	s.matmul("attn_v", a.V, h, p.Cols(2*qk+kv, kv))
-	q := s.scratch("attn_rope", qk)
+	p := s.project("attn_in", h, a.Q, a.K, a.V)
+	q := s.scratch("attn_rope", c.Heads*c.HeadDim)
 	s.g.Add("attn_rope", &shaders.QKRope{
 		Step: s.step, P: p, QNorm: a.QNorm, KNorm: a.KNorm, Q: q, KV: st.Hot,
 		Rows: s.shape.Rows, Heads: c.Heads, KVHeads: c.KVHeads, Dim: c.HeadDim, Rope: c.Rope.Dims, Eps: c.Eps,

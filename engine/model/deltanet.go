@@ -93,30 +93,23 @@ func (b *binder) either(first, second string) string {
 }
 
 // deltaNet adds a layer's mixing block: x += out(delta rule(conv(projections of h))).
-func (s *stepBuilder) deltaNet(n *deltaNet, st *RecurrentState, h shaders.Mat) {
+func (s *stepBuilder) deltaNet(n *deltaNet, st *RecurrentState, h shaders.Normed) {
 	c := s.c
 	conv, vw, heads := c.ConvChannels(), c.ValueWidth(), c.ValueHeads
 	// One wide row holds u (q|k|v), z, beta and alpha; one kernel reads them from a single binding.
-	p := s.scratch("gdn_in", conv+vw+2*heads)
+	p := s.project("gdn_in", h, n.QKV, n.Gate, n.Beta, n.Alpha)
 	u, z := p.Cols(0, conv), p.Cols(conv, vw)
 	beta, alpha := p.Cols(conv+vw, heads), p.Cols(conv+vw+heads, heads)
-	s.matmul("attn_qkv", n.QKV, h, u)
-	s.matmul("attn_gate", n.Gate, h, z)
-	s.matmul("ssm_beta", n.Beta, h, beta)
-	s.matmul("ssm_alpha", n.Alpha, h, alpha)
 	qkv := s.scratch("gdn_qkv", conv+2*heads)
 	s.g.Add("ssm_conv", &shaders.GDNConv{
 		Step: s.step, P: u, Beta: beta, Alpha: alpha, Conv: n.Conv, A: n.A, DtBias: n.DtBias, Tail: st.Tail.View(), Out: qkv,
 		Rows: s.shape.Rows, Seqs: s.shape.Seqs, Slots: s.state.Slots, KHeads: c.KeyHeads, VHeads: heads, Dim: c.StateDim, Eps: c.Eps,
 	})
-	o := s.scratch("gdn_out", vw)
+	o, y := s.scratch("gdn_out", vw), s.scratch("gdn_norm", vw)
 	s.g.Add("delta_rule", &shaders.DeltaRule{
 		Step: s.step, QKV: qkv, S: st.S.View(), O: o,
 		Rows: s.shape.Rows, Seqs: s.shape.Seqs, Slots: s.state.Slots, KHeads: c.KeyHeads, VHeads: heads, Dim: c.StateDim, Grouped: c.Grouped,
-	})
-	y := s.scratch("gdn_norm", vw)
-	s.g.Add("ssm_norm", &shaders.GatedNorm{
-		Step: s.step, O: o, Z: z, Y: y, Weight: n.Norm, Rows: s.shape.Rows, Heads: heads, Dim: c.StateDim, Eps: c.Eps,
+		Norm: &shaders.GatedNorm{Step: s.step, O: o, Z: z, Y: y, Weight: n.Norm, Rows: s.shape.Rows, Heads: heads, Dim: c.StateDim, Eps: c.Eps},
 	})
 	s.matmulAdd("ssm_out", n.Out, y, s.x)
 }

@@ -68,41 +68,33 @@ func (b *binder) width(name string, dim int) int {
 // maxWidth bounds sizes that are read off a tensor, so that products of them cannot overflow.
 const maxWidth = 1 << 24
 
-// dense adds x += down(silu(gate h) * up h), times a factor per row if there is one.
-func (s *stepBuilder) dense(name string, d *dense, h shaders.Mat, factor shaders.Mat) {
-	f := s.scratch(name+"_act", d.Gate.Out)
-	s.g.Add(name+"_gate_up", &shaders.ExpertGateUp{
-		Step: s.step, Gate: d.Gate, Up: d.Up, X: h, H: f, Rows: s.shape.Rows, K: 1,
-	})
-	s.g.Add(name+"_down", &shaders.MatMul{
-		Step: s.step, W: d.Down, X: f, Y: s.x, Rows: s.shape.Rows, Count: shaders.CountRows, Accumulate: true, Factor: factor,
-	})
+// dense adds x += down(silu(gate h) * up h).
+func (s *stepBuilder) dense(d *dense, h shaders.Normed) {
+	f := s.scratch("ffn_act", d.Gate.Out)
+	s.g.Add("ffn_gate_up", &shaders.ExpertGateUp{Step: s.step, Gate: d.Gate, Up: d.Up, X: h, H: f, Rows: s.shape.Rows, K: 1})
+	s.matmulAdd("ffn_down", d.Down, f, s.x)
 }
 
 // moe adds x += sum over the selected experts + shared expert.
-func (s *stepBuilder) moe(m *moe, h shaders.Mat) {
+func (s *stepBuilder) moe(m *moe, h shaders.Normed) {
 	c, k := s.c, s.c.ExpertsUsed
-	logits := s.scratch("router_logits", c.Experts)
-	s.matmul("ffn_gate_inp", m.Router, h, logits)
+	logits := s.project("ffn_gate_inp", h, m.Router, m.SharedGate)
 	ids, weights := s.scratch("expert_ids", k), s.scratch("expert_weights", k)
 	s.g.Add("router", &shaders.Router{
-		Step: s.step, Logits: logits, Ids: ids.View, Weights: weights.View,
+		Step: s.step, Logits: logits.Cols(0, c.Experts), Ids: ids.View, Weights: weights.View,
 		Rows: s.shape.Rows, Experts: c.Experts, K: k, Scale: c.ExpertScale,
 	})
 	tiles := s.tiles(ids.View)
-	act := s.scratch("expert_act", k*m.Down.In) // layers may differ
+	act := s.scratch("expert_act", k*m.Down.In+m.Shared.Down.In) // layers may differ
 	s.g.Add("ffn_gate_up_exps", &shaders.ExpertGateUp{
-		Step: s.step, Gate: m.Gate, Up: m.Up, X: h, Ids: ids.View, Tiles: tiles, H: act, Rows: s.shape.Rows, K: k,
-	})
-	gate := s.scratch("shared_gate", 1)
-	s.g.Add("ffn_gate_inp_shexp", &shaders.MatMul{
-		Step: s.step, W: m.SharedGate, X: h, Y: gate, Rows: s.shape.Rows, Count: shaders.CountRows, Sigmoid: true,
+		Step: s.step, Gate: m.Gate, Up: m.Up, SharedGate: m.Shared.Gate, SharedUp: m.Shared.Up,
+		X: h, Ids: ids.View, Tiles: tiles, H: act, Rows: s.shape.Rows, K: k,
 	})
 	parts := &shaders.Buffer{Name: "expert_parts", Kind: shaders.Scratch, Size: shaders.PartsBytes(s.shape.Rows, k, c.Embed)}
 	s.g.Add("ffn_down_exps", &shaders.ExpertDown{
-		Step: s.step, W: m.Down, H: act, Ids: ids.View, Weights: weights.View, Tiles: tiles, Parts: parts.View(), Y: s.x, Rows: s.shape.Rows, K: k,
+		Step: s.step, W: m.Down, Shared: m.Shared.Down, Gate: logits.Cols(c.Experts, 1),
+		H: act, Ids: ids.View, Weights: weights.View, Tiles: tiles, Parts: parts.View(), Y: s.x, Rows: s.shape.Rows, K: k,
 	})
-	s.dense("ffn_shexp", &m.Shared, h, gate)
 }
 
 // Steps of groupRows rows and more sort their rows by expert, so that rows share an expert's weights. Sorting goes

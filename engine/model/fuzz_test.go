@@ -262,7 +262,13 @@ func (d *draft) edit(script []byte) {
 		if len(y.dims) > gguf.MaxDims || (y.name != x.name && d.has(y.name)) {
 			continue
 		}
-		size := uint64(1)
+		size, room := uint64(1), 1.0
+		for _, e := range y.dims {
+			room *= float64(max(e, 1)) // what is empty must still be countable for the writer
+		}
+		if room > 1<<60 {
+			continue
+		}
 		for _, e := range y.dims {
 			if size *= min(e, 1<<20); size > 1<<20 {
 				break

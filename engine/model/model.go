@@ -153,7 +153,7 @@ func (m *Model) Graph(shape shaders.StepShape, st *State, opt GraphOptions) (*sc
 		if l.moe != nil {
 			s.moe(l.moe, h)
 		} else {
-			s.dense("ffn", l.dense, h, shaders.Mat{})
+			s.dense(l.dense, h)
 		}
 	}
 	g.Layer(len(m.layers))
@@ -175,16 +175,24 @@ func (s *stepBuilder) scratch(name string, width int) shaders.Mat {
 	return shaders.NewMat(name, shaders.Scratch, s.shape.Rows, width)
 }
 
-// norm adds h = RMSNorm(x).
-func (s *stepBuilder) norm(name string, w shaders.View) shaders.Mat {
-	h := s.scratch(name, s.c.Embed)
-	s.g.Add(name, &shaders.RMSNorm{Step: s.step, X: s.x, Y: h, Weight: w, Rows: s.shape.Rows, Count: shaders.CountRows, Eps: s.c.Eps})
+// norm adds h = RMSNorm(x), for ops that can form it themselves.
+func (s *stepBuilder) norm(name string, w shaders.View) shaders.Normed {
+	h := shaders.Normed{Mat: s.scratch(name, s.c.Embed), Of: s.x, Weight: w, Eps: s.c.Eps}
+	s.g.Add(name, &shaders.RMSNorm{
+		Step: s.step, X: h.Of, Y: h.Mat, Weight: h.Weight, Rows: s.shape.Rows, Count: shaders.CountRows, Eps: h.Eps, Folds: true,
+	})
 	return h
 }
 
-// matmul adds y = w x.
-func (s *stepBuilder) matmul(name string, w shaders.Matrix, x, y shaders.Mat) {
-	s.g.Add(name, &shaders.MatMul{Step: s.step, W: w, X: x, Y: y, Rows: s.shape.Rows, Count: shaders.CountRows})
+// project adds the products of several matrices with x, and returns the row that holds them side by side.
+func (s *stepBuilder) project(name string, x shaders.Normed, ws ...shaders.Matrix) shaders.Mat {
+	width := 0
+	for _, w := range ws {
+		width += w.Out
+	}
+	y := s.scratch(name, width)
+	s.g.Add(name, &shaders.Project{Step: s.step, W: ws, X: x, Y: y, Rows: s.shape.Rows, Count: shaders.CountRows})
+	return y
 }
 
 // matmulAdd adds y += w x.

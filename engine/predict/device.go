@@ -178,7 +178,7 @@ func (d *Device) Kernels() shaders.Profile {
 		SubgroupOps: vk.SubgroupBasic | vk.SubgroupVote | vk.SubgroupArithmetic | vk.SubgroupBallot | vk.SubgroupShuffle | vk.SubgroupShuffleRelative,
 		// One byte less, as drivers say it, fits no 32 bits otherwise.
 		MaxBinding: min(int64(d.Binding)<<20, 1<<32-1), MaxGroups: [3]uint32{1<<31 - 1, 65535, 65535},
-		MaxInvocations: 1024, MaxGroupSize: [3]int{1024, 1024, 64}, MaxBuffers: 32, SharedMemory: 48 << 10, PushBytes: vk.MaxPush,
+		MaxInvocations: 1024, MaxGroupSize: [3]int{1024, 1024, 64}, MaxBuffers: 32, Lanes: true, SharedMemory: 48 << 10, PushBytes: vk.MaxPush,
 		OffsetAlign: 16, Timestamps: true, Features: f,
 	})
 }

@@ -150,9 +150,18 @@ func (s *step) measure(n *node, f *gguf.File, m *model.Model) {
 		}
 	}
 	n.decodes = n.weights / float64(t.BlockBytes()) * float64(t.BlockSize()) * max(1, times)
-	if n.Op.Kernel() == "embed" {
+	switch o := n.Op.(type) {
+	case *shaders.Embed:
 		n.weights *= used
 		n.decodes = n.weights / float64(t.BlockBytes()) * float64(t.BlockSize())
+	case *shaders.Project:
+		// Of several types.
+		weights, work := 0.0, 0.0
+		for _, w := range o.W {
+			n := float64(w.In) * float64(w.Out)
+			weights, work = weights+n, work+n*decodeCost(w.Type)
+		}
+		n.decodes, n.decodeCost = weights*max(1, times), work/weights
 	}
 }
 

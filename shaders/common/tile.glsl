@@ -3,7 +3,8 @@
 // share a row it takes one, lane l the groups of 32 weights l, l + LANES, ...
 //
 // Before including, the kernel includes weights.glsl and defines TOKENS and X(i), element i of the input, and
-// X_LANES where it was compiled with SHARE_X. A tile's loop over rows is
+// X_LANES where it was compiled with SHARE_X. Where it takes the RMSNorm of its input, it defines NORMED(i), weight i of the
+// norm, and has inv_rms[t], what norm.glsl gives for token t. A tile's loop over rows is
 //
 //     for (uint first = TILE_FROM; first < rows; first += TILE_HOP) { uint row = first + TILE_LANE; ... }
 //
@@ -59,7 +60,11 @@
 #define TILE_X(xs, at, t, j) subgroupBroadcast(own_x[(t) * X_EACH + (j) / X_LANES], (j) % X_LANES)
 #else
 #define TILE_LOAD_X(xs, at)
+#ifdef NORMED
+#define TILE_X(xs, at, t, j) (X(xs[t] + at + (j)) * inv_rms[t] * NORMED(at + (j)))
+#else
 #define TILE_X(xs, at, t, j) X(xs[t] + at + (j))
+#endif
 #endif
 
 #if defined(SPREAD)
@@ -71,12 +76,13 @@
 // Adds to acc[t * ROWS + r] the product of the row at byte base[r] and the token at element xs[t], both of
 // 32 * groups elements. A sum per group keeps the rounding of long rows small. It is a macro because an array
 // whose size is a specialization constant does not survive being a function's argument.
-#define TILE_PRODUCT(base, xs, groups, acc) \
+#define TILE_PRODUCT(base, xs, groups, acc) TILE_PRODUCT_OF(TOKENS, base, xs, groups, acc)
+#define TILE_PRODUCT_OF(tokens, base, xs, groups, acc) \
     for (uint g = GROUP_FROM; g < groups; g += GROUP_HOP) { \
         float w[ROWS][32]; \
         [[unroll]] for (uint r = 0u; r < ROWS; r++) load32(base[r], g, w[r]); \
         TILE_LOAD_X(xs, g * 32u) \
-        [[unroll]] for (uint t = 0u; t < TOKENS; t++) { \
+        [[unroll]] for (uint t = 0u; t < tokens; t++) { \
             float s[ROWS]; \
             [[unroll]] for (uint r = 0u; r < ROWS; r++) s[r] = 0.0; \
             [[unroll]] for (uint j = 0u; j < 32u; j++) { \

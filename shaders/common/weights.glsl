@@ -22,11 +22,19 @@ layout(set = 0, binding = WEIGHT_BINDING) readonly buffer WeightBuffer { uint we
 
 #if defined(SPREAD)
 #elif defined(WEIGHT2_BINDING)
-// A second matrix of the same type: the up projection beside the gate.
+// More matrices of the same type: the up projection beside the gate, the second of two that are projected together, and
+// those of the shared expert.
 layout(set = 0, binding = WEIGHT2_BINDING) readonly buffer Weight2Buffer { uint weight2_words[]; };
-// Which of the two load32 reads; a compile-time constant wherever it is called.
-bool weight_second = false;
-#define WORD(i) (weight_second ? weight2_words[i] : weight_words[i])
+// Which of them load32 reads, from 0; a compile-time constant wherever it is called.
+uint weight_which = 0u;
+#ifdef WEIGHT4_BINDING
+layout(set = 0, binding = WEIGHT3_BINDING) readonly buffer Weight3Buffer { uint weight3_words[]; };
+layout(set = 0, binding = WEIGHT4_BINDING) readonly buffer Weight4Buffer { uint weight4_words[]; };
+#define WORD(i) \
+    (weight_which == 0u ? weight_words[i] : weight_which == 1u ? weight2_words[i] : weight_which == 2u ? weight3_words[i] : weight4_words[i])
+#else
+#define WORD(i) (weight_which == 1u ? weight2_words[i] : weight_words[i])
+#endif
 #else
 #define WORD(i) weight_words[i]
 #endif

@@ -24,7 +24,7 @@ func Bench(b *testing.B, name string, copies int, bytes int64, fill map[*shaders
 		}
 	}
 	for _, r := range set.rigs {
-		if r.again || r.die.Kernels.LanesPerRow == r.die.Device.Profile().Software {
+		if r.again || r.die.Kernels.LanesPerRow != r.die.Device.Profile().Lanes {
 			continue
 		}
 		b.Run(name+"/"+r.name, func(b *testing.B) {

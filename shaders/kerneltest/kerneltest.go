@@ -33,6 +33,8 @@ type Case struct {
 	// Turn, if not 0, runs the case on one of those rigs: many kernels alike, with turns of 1, 2, .., spread over
 	// all of them.
 	Turn int
+	// Lanes runs the case only where the lanes of a subgroup share a row.
+	Lanes bool
 }
 
 // A Check compares a range of memory after the ops with what the twins left there.
@@ -182,6 +184,9 @@ func Run(t *testing.T, c Case) {
 // rigs are those that a case runs on.
 func (c Case) rigs(all []rig) []rig {
 	all = slices.DeleteFunc(slices.Clone(all), func(r rig) bool { return r.again && r.die.Kernels.Spread && !c.spreads(&r.die.Kernels) })
+	if c.Lanes {
+		all = slices.DeleteFunc(all, func(r rig) bool { return !r.die.Kernels.LanesPerRow })
+	}
 	if !c.Few && c.Turn == 0 {
 		return all
 	}

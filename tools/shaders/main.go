@@ -4,12 +4,15 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 
 	"github.com/calderaml/caldera/shaders"
 )
@@ -43,6 +46,7 @@ func run(dir, glslc, only string, check bool) error {
 	}
 	next := shaders.Manifest{}
 	stale := 0
+	var todo []work
 	for _, m := range shaders.Modules() {
 		h, err := shaders.SourceHash(src, m)
 		if err != nil {
@@ -64,21 +68,24 @@ func run(dir, glslc, only string, check bool) error {
 			fmt.Println(m.Name)
 			continue
 		}
-		if err := compile(dir, glslc, m, file); err != nil {
-			return err
-		}
-		spv, err := os.ReadFile(file)
-		if err != nil {
-			return err
-		}
-		next[m.Name] = shaders.ManifestEntry{Source: h, SPIRV: shaders.Digest(spv), Flags: strings.Join(shaders.GLSLCFlags(m), " "), Compiler: version}
-		fmt.Println("compiled", m.Name)
+		todo = append(todo, work{m, h, file})
 	}
 	if check {
 		if stale > 0 {
 			return fmt.Errorf("%d modules are out of date; run make shaders", stale)
 		}
 		return nil
+	}
+	if err := compileAll(dir, glslc, todo, func(w work) error {
+		spv, err := os.ReadFile(w.file)
+		if err != nil {
+			return err
+		}
+		next[w.module.Name] = shaders.ManifestEntry{Source: w.hash, SPIRV: shaders.Digest(spv), Flags: strings.Join(shaders.GLSLCFlags(w.module), " "), Compiler: version}
+		fmt.Println("compiled", w.module.Name)
+		return nil
+	}); err != nil {
+		return err
 	}
 	// Modules that no longer exist take their SPIR-V with them.
 	files, err := filepath.Glob(filepath.Join(out, "*.spv"))
@@ -98,6 +105,44 @@ func run(dir, glslc, only string, check bool) error {
 		return err
 	}
 	return os.WriteFile(filepath.Join(out, "manifest.json"), append(b, '\n'), 0o644)
+}
+
+// work is a module to compile, the digest of its source and the file to write.
+type work struct {
+	module shaders.Module
+	hash   string
+	file   string
+}
+
+// compileAll compiles modules, as many at a time as there are processors, and calls done for one after the other.
+func compileAll(dir, glslc string, todo []work, done func(work) error) error {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	var failed error
+	next := 0
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for {
+				mu.Lock()
+				if failed != nil || next == len(todo) {
+					mu.Unlock()
+					return
+				}
+				w := todo[next]
+				next++
+				mu.Unlock()
+				err := compile(dir, glslc, w.module, w.file)
+				mu.Lock()
+				if err == nil {
+					err = done(w)
+				}
+				failed = errors.Join(failed, err)
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return failed
 }
 
 func compile(dir, glslc string, m shaders.Module, file string) error {
