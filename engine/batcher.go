@@ -283,7 +283,7 @@ func (b *batcher) form() []part {
 		}
 		b.jobs = append(b.jobs, x)
 	}
-	b.former.MaxRows, b.former.MaxSeqs = b.e.cfg.Batch, b.e.state.Slots
+	b.former.MaxRows, b.former.MaxSeqs = b.e.maxStep(), b.e.state.Slots
 	b.parts, b.wants = b.parts[:0], b.wants[:0]
 	for _, x := range b.former.Next(b.jobs) {
 		j := b.job(x.ID)

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/calderaml/caldera/engine/chat"
 	"github.com/calderaml/caldera/engine/kv"
 	"github.com/calderaml/caldera/engine/ladder"
 	"github.com/calderaml/caldera/engine/model"
@@ -58,6 +59,9 @@ type Config struct {
 	// MaxLatency bounds the time of a step in which some sequence decodes, and so the time between its tokens, by
 	// feeding less of other prompts in it; 0 for no bound. It cannot be shorter than a step takes at least.
 	MaxLatency time.Duration
+	// SubmitBudget is how long a submission should occupy the device at most; default [DefaultSubmitBudget], or none on
+	// software devices, -1 for none.
+	SubmitBudget time.Duration
 	// CacheRAM is the budget of the prefix cache in bytes, snapshots in use included; 0 for none.
 	CacheRAM int64
 	// CacheMayShrink lets a plan that does not fit otherwise give the prefix cache less.
@@ -79,6 +83,8 @@ type Config struct {
 	BreakKernel string
 	// Progress is told how loading goes.
 	Progress func(Progress)
+	// ChatTemplate is the source of a chat template to use in the place of the model's.
+	ChatTemplate string
 	// WithoutNFC leaves text as it is before tokenizing, as llama.cpp does.
 	WithoutNFC bool
 
@@ -115,17 +121,20 @@ type Engine struct {
 	cache   atomic.Pointer[prefix.Cache] // nil without one; made anew when the cache's format changes
 	policy  prefix.Policy
 
-	cfg      Config
-	file     *gguf.File
-	model    *model.Model
-	tok      *tokenizer.Tokenizer
-	rope     *model.Rope
-	state    *model.State
-	instance *vk.Instance
-	die      *scheduler.Die     // nil on the reference backend
-	memory   shaders.HostMemory // nil on a device
-	plans    map[planKey]*planned
-	load     time.Duration
+	cfg         Config
+	file        *gguf.File
+	model       *model.Model
+	tok         *tokenizer.Tokenizer
+	template    *chat.Template // nil where templateErr says why
+	templateErr error
+	rope        *model.Rope
+	state       *model.State
+	instance    *vk.Instance
+	die         *scheduler.Die     // nil on the reference backend
+	memory      shaders.HostMemory // nil on a device
+	plans       map[planKey]*planned
+	limit       rowLimit
+	load        time.Duration
 
 	resident weights.Report
 	prefault *prefault
@@ -217,7 +226,7 @@ func (c *Config) defaults() error {
 		return fmt.Errorf("a KV cache with a sink of %d tokens and a window of %d", c.KVSink, c.KVWindow)
 	case c.Slots < 1 || c.Slots > MaxSlots:
 		return fmt.Errorf("%d sequences at once: use 1 to %d", c.Slots, MaxSlots)
-	case c.Queue < -1 || c.MaxLatency < 0 || c.CacheRAM < 0 || c.CacheDisk < 0 || c.CacheEvery < -1 || c.MemoryLimit < 0:
+	case c.SubmitBudget < -1 || c.Queue < -1 || c.MaxLatency < 0 || c.CacheRAM < 0 || c.CacheDisk < 0 || c.CacheEvery < -1 || c.MemoryLimit < 0:
 		return errors.New("a queue, latency or budget below 0")
 	case c.CacheDisk > 0 && c.CacheDir == "":
 		return errors.New("a prefix cache on disk without a folder")
@@ -272,6 +281,8 @@ func (e *Engine) openFile() (err error) {
 	if e.tok, err = OpenTokenizer(e.file, e.cfg.WithoutNFC); err != nil {
 		return fmt.Errorf("%s: %w", e.file.Name(), err)
 	}
+	// A template that does not compile leaves a model that can be used without one.
+	e.template, e.templateErr = OpenTemplate(e.file, e.tok, e.cfg.ChatTemplate)
 	return nil
 }
 
@@ -297,6 +308,9 @@ func (e *Engine) openDevice() (err error) {
 	}
 	e.die = scheduler.NewDie(dev)
 	e.die.Break = e.cfg.BreakKernel
+	if e.limit.budget = max(e.cfg.SubmitBudget, 0); e.cfg.SubmitBudget == 0 && !p.Software {
+		e.limit.budget = DefaultSubmitBudget
+	}
 	if err := e.loadWeights(info, p); err != nil {
 		return fmt.Errorf("loading %s on %s: %w", e.file.Name(), info.Name, err)
 	}

@@ -93,7 +93,7 @@ func (e *Engine) plan(k planKey) (*planned, error) {
 		if err != nil {
 			return nil, fmt.Errorf("planning a step of %d rows: %w", k.rows, err)
 		}
-		c, err := scheduler.Compile(g, scheduler.Placement{Dies: []*scheduler.Die{e.die}}, scheduler.Options{Check: e.cfg.Check, Workspace: w})
+		c, err := scheduler.Compile(g, scheduler.Placement{Dies: []*scheduler.Die{e.die}}, scheduler.Options{Check: e.cfg.Check, Workspace: w, Budget: e.limit.budget})
 		if err != nil {
 			return nil, fmt.Errorf("planning a step of %d rows: %w", k.rows, err)
 		}

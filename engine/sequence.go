@@ -96,7 +96,9 @@ func (e *Engine) step(parts []part, outs int, opt model.GraphOptions) (p *planne
 		return nil, encoded, err
 	}
 	e.runs = appendRuns(e.runs[:0], parts)
-	t, err = p.runner.Run(e.runs, e.rope)
+	if t, err = p.runner.Run(e.runs, e.rope); err == nil {
+		e.watch(p, rows)
+	}
 	return p, t.Add(encoded), err
 }
 

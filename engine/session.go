@@ -274,7 +274,7 @@ func (s *Session) feedSome(tokens []int32, first int, w want, opt model.GraphOpt
 	if e.plans == nil {
 		return 0, ErrClosed
 	}
-	batch := min(e.cfg.Batch, e.pool.Policy().Cut(len(s.seq.tokens)))
+	batch := min(e.maxStep(), e.pool.Policy().Cut(len(s.seq.tokens)))
 	if w == wantAll {
 		batch = min(batch, logitRows(e.model, batch))
 	}

@@ -2,41 +2,53 @@ package main
 
 import (
 	"context"
+	"errors"
 	"math"
-	"strings"
 
+	"github.com/calderaml/caldera/engine"
+	"github.com/calderaml/caldera/engine/chat"
 	"github.com/calderaml/caldera/engine/sample"
 	"github.com/calderaml/caldera/engine/tokenizer"
 )
 
-// A chatMessage is one turn of a conversation.
-type chatMessage struct{ role, text string }
-
-// hasChatMarkers reports whether a vocabulary has what ChatML is made of.
-func hasChatMarkers(tok *tokenizer.Tokenizer) bool {
-	_, start := tok.Added("<|im_start|>")
-	_, end := tok.Added("<|im_end|>")
-	return start && end
+// A chatForm puts conversations into the form that a model was trained on.
+type chatForm struct {
+	tok      *tokenizer.Tokenizer
+	template *chat.Template
+	options  chat.Options
+	trusted  bool // text of a client may spell control tokens
 }
 
-// renderChat puts a conversation into plain ChatML, up to where the model's answer begins.
-func renderChat(messages []chatMessage, closeThinking bool) string {
-	var b strings.Builder
-	for _, m := range messages {
-		b.WriteString("<|im_start|>" + m.role + "\n" + m.text + "<|im_end|>\n")
+// chatForm is the form that settings ask for with a template.
+func (a *app) chatForm(tok *tokenizer.Tokenizer, t *chat.Template) *chatForm {
+	c := &chatForm{tok: tok, template: t, trusted: a.cfg.TrustSpecial}
+	if a.cfg.Run.NoThink {
+		c.options.Thinking = new(false)
 	}
-	b.WriteString("<|im_start|>assistant\n")
-	if closeThinking {
-		b.WriteString("<think>\n\n</think>\n\n")
-	}
-	return b.String()
+	return c
 }
 
-// closesThinking reports whether the model's thinking is closed before it begins: where --no-think says so, and for
-// the demo, which learned no thinking.
-func (a *app) closesThinking(tok *tokenizer.Tokenizer) bool {
-	_, thinks := tok.Added("<think>")
-	return thinks && (a.cfg.Run.NoThink || a.isDemo())
+// prompt renders a conversation and turns it into tokens. It stops soon after limit tokens unless that is negative.
+func (c *chatForm) prompt(ctx context.Context, messages []chat.Message, limit int) (*chat.Prompt, []int32, error) {
+	p, err := c.template.Render(ctx, messages, c.options)
+	if err != nil {
+		return nil, nil, err
+	}
+	ids, err := engine.EncodePrompt(ctx, c.tok, p, c.trusted, limit)
+	return p, ids, err
+}
+
+// openForm is the form of an engine's model, or nil with a note where it has none and prompts are used as they are.
+func (a *app) openForm(e *engine.Engine) (*chatForm, error) {
+	t, err := e.Template()
+	switch {
+	case errors.Is(err, engine.ErrNoTemplate):
+		a.note("%s: the prompt is used as it is", err)
+		return nil, nil
+	case err != nil:
+		return nil, usagef("%s: %s; give another with --chat-template-file, or the prompt as it is with --raw", a.modelName(), err)
+	}
+	return a.chatForm(e.Tokenizer(), t), nil
 }
 
 // encodePrompt turns a prompt's text into tokens, the vocabulary's first token included. It stops soon after limit

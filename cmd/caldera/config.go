@@ -36,11 +36,14 @@ type Config struct {
 	MemoryLimit  string `mapstructure:"memory-limit"` // a size, see parseSize
 	Slots        int    `mapstructure:"slots"`        // 0: what the command needs
 	Queue        int    `mapstructure:"queue"`
-	MaxLatency   string `mapstructure:"max-latency"` // a duration
-	CacheRAM     string `mapstructure:"cache-ram"`   // a size or autoSize
-	CacheDisk    string `mapstructure:"cache-disk"`  // a folder and a size, see parseFolderSize
+	MaxLatency   string `mapstructure:"max-latency"`   // a duration
+	SubmitBudget string `mapstructure:"submit-budget"` // a duration or auto
+	CacheRAM     string `mapstructure:"cache-ram"`     // a size or autoSize
+	CacheDisk    string `mapstructure:"cache-disk"`    // a folder and a size, see parseFolderSize
 	CacheEvery   int    `mapstructure:"cache-every"`
 	TokenizerNFC bool   `mapstructure:"tokenizer-nfc"`
+	ChatTemplate string `mapstructure:"chat-template-file"`
+	TrustSpecial bool   `mapstructure:"trust-special-tokens"`
 
 	Temp             float64 `mapstructure:"temp"`
 	TopK             int     `mapstructure:"top-k"`
@@ -109,6 +112,7 @@ var table = []setting{
 	{key: "kv-sink", def: engine.DefaultKVSink, usage: "with --kv q8_0 or q4_0: the first `N` tokens, rounded up to whole pages of 256, stay f16"},
 	{key: "kv-window", def: engine.DefaultKVWindow, usage: "with --kv q8_0 or q4_0: the last `N` tokens stay f16, beside the page of 256 that is being filled"},
 	{key: "batch", short: "b", def: 0, usage: "most `rows` (tokens) of a step, 1 to 512; 0 is 512, or 64 on a software device"},
+	{key: "submit-budget", def: "auto", check: checkBudget, usage: "`time` that a submission should occupy the device at most, as in 200ms: longer steps are divided; 0 is no limit, auto 500ms on a GPU and none on a software device"},
 	{key: "memory-limit", def: "0", check: checkSize, usage: "most memory to take beside the pages of the model file, a `size` as in 8G or 512MiB; 0 is what there is"},
 	{key: "slots", def: 0, usage: "sequences `N` that run at a time, 1 to 64; 0 is 1, or with --parallel up to 16 as they fit"},
 	{key: "queue", def: 64, usage: "`N` requests wait for a slot, read from the file ahead"},
@@ -118,6 +122,8 @@ var table = []setting{
 	{key: "cache-every", def: 512, usage: "tokens `N` between the snapshots that the prefix cache keeps inside a long prompt; 0 is none there"},
 	{key: "tokenizer-nfc", def: true, usage: "bring text into Unicode form C before tokenizing, as the models were trained; llama.cpp does not"},
 
+	{key: "chat-template-file", def: "", usage: "put conversations into the form that the template in this `file` gives them, instead of the model's own"},
+	{key: "trust-special-tokens", def: false, usage: "take control tokens such as <|im_end|> in a prompt's text for what they are; otherwise they are text, and only the chat template writes them"},
 	{key: "temp", def: 0.7, usage: "temperature `T`, 0 to 2; 0 always takes the best token, as the built-in demo does unless told"},
 	{key: "top-k", def: 20, usage: "keep the best `K` tokens; 0 keeps all"},
 	{key: "top-p", def: 0.8, usage: "keep the best tokens that together have probability `P`; 1 keeps all"},
@@ -129,7 +135,7 @@ var table = []setting{
 	{key: "seed", def: int64(-1), usage: "start `N` of the random numbers: the same one gives the same text; -1 takes a new one"},
 
 	{key: "run.predict", short: "n", def: -1, usage: "most tokens `N` to generate; -1 goes on until the model ends or the context is full"},
-	{key: "run.no-think", def: false, usage: "close the model's thinking before it begins, where its vocabulary has <think>"},
+	{key: "run.no-think", def: false, usage: "have the chat template close the model's thinking before it begins"},
 	{key: "run.raw", def: false, usage: "take the prompt as it is instead of putting it into the model's chat form"},
 	{key: "run.ignore-eos", def: false, usage: "go on when the model ends its answer"},
 

@@ -25,7 +25,7 @@ const maxQueue = 1 << 16
 
 // addEngineSettings defines the flags of a command that computes.
 func addEngineSettings(f *pflag.FlagSet, keys ...string) {
-	addSettings(f, append([]string{"model", "backend", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "batch", "memory-limit"}, keys...)...)
+	addSettings(f, append([]string{"model", "backend", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "batch", "submit-budget", "memory-limit"}, keys...)...)
 }
 
 // isDemo reports whether the built-in model is used.
@@ -57,6 +57,7 @@ func (a *app) engineConfig(context int) engine.Config {
 		Warn:       func(err error) { a.log.Warn().Msg(printable(err.Error())) },
 	}
 	c.MemoryLimit, _ = parseSize(a.cfg.MemoryLimit) // checked with the configuration
+	c.SubmitBudget, _ = parseBudget(a.cfg.SubmitBudget)
 	if a.isDemo() {
 		c.Data, c.Name = demo.Model(), a.modelName()
 	}
@@ -107,10 +108,25 @@ func (a *app) prepare(c *engine.Config) (err error) {
 			return usagef("--%s is %d; use at most %d", x.name, x.value, x.most)
 		}
 	}
+	if c.ChatTemplate, err = a.templateSource(); err != nil {
+		return err
+	}
 	if c.Data == nil {
 		c.Path, err = a.resolveModel(c.Path)
 	}
 	return err
+}
+
+// templateSource is the chat template of --chat-template-file, empty without.
+func (a *app) templateSource() (string, error) {
+	if a.cfg.ChatTemplate == "" {
+		return "", nil
+	}
+	s, err := a.readText(a.cfg.ChatTemplate)
+	if err == nil && s == "" {
+		err = usagef("--chat-template-file: %s is empty", a.cfg.ChatTemplate)
+	}
+	return s, err
 }
 
 // openEngine opens the model on the device, showing progress, and tells about oddities.
@@ -230,6 +246,11 @@ func (a *app) openTokenizer() (*tokenizer.Tokenizer, error) {
 		return nil, err
 	}
 	defer f.Close()
+	return a.tokenizerOf(f)
+}
+
+// tokenizerOf is the tokenizer of a model's file.
+func (a *app) tokenizerOf(f *gguf.File) (*tokenizer.Tokenizer, error) {
 	t, err := engine.OpenTokenizer(f, !a.cfg.TokenizerNFC)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", engine.ErrModel, a.modelName(), err)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/calderaml/caldera/engine"
+	"github.com/calderaml/caldera/engine/chat"
 	"github.com/calderaml/caldera/engine/tokenizer"
 	"github.com/calderaml/caldera/vk"
 )
@@ -82,6 +83,7 @@ const maxPromptTokens = 1 << 20
 type parallelRun struct {
 	a        *app
 	e        *engine.Engine
+	form     *chatForm // nil where the model has none
 	defaults engine.Request
 	limit    int // requests in the engine at once
 
@@ -148,10 +150,13 @@ func (a *app) parallel(ctx context.Context, path string) (err error) {
 	}
 	defer closeEngine(e, &err)
 	a.noteDevice(e)
-	if tok := e.Tokenizer(); tok != nil && !a.cfg.Run.Raw && !hasChatMarkers(tok) {
-		a.note("the vocabulary has no chat markers: prompts are used as they are")
+	var form *chatForm
+	if e.Tokenizer() != nil {
+		if form, err = a.openForm(e); err != nil && !a.cfg.Run.Raw {
+			return err
+		}
 	}
-	p := &parallelRun{a: a, e: e, defaults: defaults, limit: e.Memory().Slots + a.cfg.Queue, results: make(chan *parallelResult)}
+	p := &parallelRun{a: a, e: e, form: form, defaults: defaults, limit: e.Memory().Slots + a.cfg.Queue, results: make(chan *parallelResult)}
 	p.ctx, p.cancel = context.WithCancel(ctx)
 	defer p.cancel()
 	return p.run(ctx, in)
@@ -280,11 +285,7 @@ func (p *parallelRun) prepare(x *parallelLine) (err error) {
 		x.req.Prompt = x.ids
 		return nil
 	}
-	text, err := p.promptText(tok, x)
-	if err != nil {
-		return err
-	}
-	if x.req.Prompt, err = encodePrompt(p.ctx, tok, text, maxPromptTokens); err != nil {
+	if x.req.Prompt, err = p.prompt(tok, x); err != nil {
 		return err
 	}
 	if len(x.req.Prompt) > maxPromptTokens {
@@ -293,19 +294,24 @@ func (p *parallelRun) prepare(x *parallelLine) (err error) {
 	return nil
 }
 
-// promptText is a request's prompt as the model gets it.
-func (p *parallelRun) promptText(tok *tokenizer.Tokenizer, x *parallelLine) (string, error) {
+// prompt is a request's prompt as the model gets it.
+func (p *parallelRun) prompt(tok *tokenizer.Tokenizer, x *parallelLine) (ids []int32, err error) {
+	messages := []chat.Message{}
+	for _, m := range x.messages {
+		messages = append(messages, chat.NewMessage(m.role, m.text))
+	}
 	switch {
 	case tok == nil:
-		return "", errors.New("the model has no vocabulary; give prompt_ids")
-	case x.messages != nil && !hasChatMarkers(tok):
-		return "", errors.New("messages: the model's vocabulary has no chat markers; give a prompt")
-	case x.messages != nil:
-		return renderChat(x.messages, p.a.closesThinking(tok)), nil
-	case p.a.cfg.Run.Raw || !hasChatMarkers(tok):
-		return *x.text, nil
+		return nil, errors.New("the model has no vocabulary; give prompt_ids")
+	case x.messages != nil && p.form == nil:
+		return nil, errors.New("messages: the model has no chat template; give a prompt")
+	case x.messages == nil && (p.a.cfg.Run.Raw || p.form == nil):
+		return encodePrompt(p.ctx, tok, *x.text, maxPromptTokens)
+	case x.messages == nil:
+		messages = append(messages, chat.NewMessage(chat.RoleUser, *x.text))
 	}
-	return renderChat([]chatMessage{{"user", *x.text}}, p.a.closesThinking(tok)), nil
+	_, ids, err = p.form.prompt(p.ctx, messages, maxPromptTokens)
+	return ids, err
 }
 
 // collect gathers a request's tokens and delivers its result.

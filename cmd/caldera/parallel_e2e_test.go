@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/calderaml/caldera/engine/demo"
 )
 
 // parallelRequests is the first n requests of testdata/cases/c10_parallel16.jsonl: different prompts and numbers of tokens, so that
@@ -163,7 +165,7 @@ func TestParallelDefaults(t *testing.T) {
 `
 	messages := `[{"role":"system","content":"Be brief."},{"role":"user","content":"Hello"},
 		{"role":"assistant","content":"Hello!","reasoning_content":"A greeting."},{"role":"user","content":"What is 12+7?"}]`
-	rendered, _ := json.Marshal(renderChat([]chatMessage{{"system", "Be brief."}, {"user", "Hello"}, {"assistant", "Hello!"}, {"user", "What is 12+7?"}}, true))
+	rendered, _ := json.Marshal("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nHello!<|im_end|>\n" + demo.Chat("What is 12+7?"))
 	requests += fmt.Sprintf(`{"messages":%s,"max_tokens":12}`+"\n"+`{"prompt":%s,"max_tokens":12}`+"\n", strings.ReplaceAll(messages, "\n", ""), rendered)
 	r := program(t, requests, "run", "--backend", "reference", "--parallel", "-", "--raw", "-n", "12", "--ignore-eos", "--temp", "1.5", "--top-k", "0", "--top-p", "1", "--seed", "7")
 	got := parallelResults(t, r)

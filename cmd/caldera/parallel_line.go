@@ -15,6 +15,9 @@ import (
 	"github.com/calderaml/caldera/engine"
 )
 
+// A chatMessage is one turn of a conversation.
+type chatMessage struct{ role, text string }
+
 // A parallelLine is what a line of a file of requests asks for.
 type parallelLine struct {
 	id       json.RawMessage // a string or number, nil for none
@@ -374,7 +377,7 @@ func lineMessages(v json.RawMessage) ([]chatMessage, error) {
 	return messages, nil
 }
 
-// chatRoles are the roles of messages, and what they are called in the chat form.
+// chatRoles are the roles of messages, and what templates call them.
 var chatRoles = map[string]string{"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 // lineMessage takes in a message. Reasoning of earlier answers is left out, as the models' templates do.

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/calderaml/caldera/engine"
-	"github.com/calderaml/caldera/engine/demo"
 	"github.com/calderaml/caldera/engine/sample"
 )
 
@@ -273,16 +272,5 @@ func TestGaps(t *testing.T) {
 	}
 	if got := new(gaps).quantile(0.5); got != 0 {
 		t.Errorf("of nothing: %v", got)
-	}
-}
-
-func TestRenderChat(t *testing.T) {
-	got := renderChat([]chatMessage{{"system", "a"}, {"user", "b"}, {"assistant", "c"}, {"user", "d"}}, false)
-	want := "<|im_start|>system\na<|im_end|>\n<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\nc<|im_end|>\n<|im_start|>user\nd<|im_end|>\n<|im_start|>assistant\n"
-	if got != want {
-		t.Errorf("%q", got)
-	}
-	if got, want := renderChat([]chatMessage{{"user", "x"}}, true), demo.Chat("x"); got != want {
-		t.Errorf("%q is not the demo's form %q", got, want)
 	}
 }

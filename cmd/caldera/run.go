@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/calderaml/caldera/engine"
+	"github.com/calderaml/caldera/engine/chat"
 	"github.com/calderaml/caldera/engine/demo"
 	"github.com/calderaml/caldera/engine/sample"
-	"github.com/calderaml/caldera/engine/tokenizer"
 )
 
 // runResult is what run --json prints.
@@ -121,7 +121,7 @@ code is 1 then. docs/parallel.md lists the fields.`,
 	f.StringVar(&parallel, "parallel", "", "run the requests of a `file` side by side, one JSON object a line; - reads stdin")
 	a.addJSON(cmd, "caldera.run/1")
 	addEngineSettings(f, "device", "temp", "top-k", "top-p", "min-p", "repeat-penalty", "presence-penalty", "frequency-penalty",
-		"repeat-last-n", "seed", "run.predict", "run.no-think", "run.raw", "run.ignore-eos", "tokenizer-nfc",
+		"repeat-last-n", "seed", "run.predict", "run.no-think", "run.raw", "run.ignore-eos", "tokenizer-nfc", "chat-template-file", "trust-special-tokens",
 		"slots", "queue", "max-latency", "cache-ram", "cache-disk", "cache-every")
 	return cmd
 }
@@ -169,11 +169,22 @@ func (a *app) run(ctx context.Context, question string) (err error) {
 	if tok == nil {
 		return fmt.Errorf("%w: %s has no vocabulary; caldera logits runs it on token ids", engine.ErrModel, a.modelName())
 	}
-	text := question
+	var form *chatForm
 	if !a.cfg.Run.Raw {
-		text = a.chatForm(tok, question)
+		if form, err = a.openForm(e); err != nil {
+			return err
+		}
 	}
-	if req.Prompt, err = encodePrompt(ctx, tok, text, -1); err != nil {
+	text := question
+	if form == nil {
+		req.Prompt, err = encodePrompt(ctx, tok, question, -1)
+	} else {
+		var p *chat.Prompt
+		if p, req.Prompt, err = form.prompt(ctx, []chat.Message{chat.NewMessage(chat.RoleUser, question)}, -1); err == nil {
+			text = p.Text()
+		}
+	}
+	if err != nil {
 		return err
 	}
 	if req.IgnoreEOG {
@@ -244,15 +255,6 @@ func (a *app) request() (engine.Request, error) {
 		return r, usagef("--predict is %d; use 1 or more, or -1 for no limit", c.Run.Predict)
 	}
 	return r, p.Validate()
-}
-
-// chatForm puts a question into the model's chat form, one ChatML turn, where the vocabulary has its markers.
-func (a *app) chatForm(tok *tokenizer.Tokenizer, question string) string {
-	if !hasChatMarkers(tok) {
-		a.note("the vocabulary has no chat markers: the prompt is used as it is")
-		return question
-	}
-	return renderChat([]chatMessage{{"user", question}}, a.closesThinking(tok))
 }
 
 // noteSpeeds tells how fast it was and why it ended.

@@ -90,6 +90,18 @@ func parseLatency(s string) (time.Duration, error) {
 	return d, nil
 }
 
+// parseBudget reads a time that a submission may take, as the engine takes it: auto is 0, and 0 none.
+func parseBudget(s string) (time.Duration, error) {
+	if strings.TrimSpace(s) == "auto" {
+		return 0, nil
+	}
+	d, err := parseLatency(s)
+	if err == nil && d == 0 {
+		d = -1
+	}
+	return d, err
+}
+
 // Checks of settings that are text.
 
 func checkSize(s string) error {
@@ -109,6 +121,11 @@ func checkAutoSize(s string) error {
 
 func checkFolderSize(s string) error {
 	_, _, err := parseFolderSize(s)
+	return err
+}
+
+func checkBudget(s string) error {
+	_, err := parseBudget(s)
 	return err
 }
 

@@ -152,3 +152,16 @@ func TestAutoCache(t *testing.T) {
 		t.Errorf("off: %d", c.CacheRAM)
 	}
 }
+
+func TestParseBudget(t *testing.T) {
+	for s, want := range map[string]time.Duration{"auto": 0, "0": -1, "0s": -1, "200ms": 200 * time.Millisecond, " 1s ": time.Second} {
+		if d, err := parseBudget(s); err != nil || d != want {
+			t.Errorf("%q: %v, %v", s, d, err)
+		}
+	}
+	for _, s := range []string{"", "12", "-1s", "soon"} {
+		if err := checkBudget(s); err == nil {
+			t.Errorf("%q was taken", s)
+		}
+	}
+}

@@ -112,6 +112,18 @@ func (a *app) textArgument(args []string) (string, error) {
 	return a.readText("-")
 }
 
+// joinIDs is token ids with commas between them.
+func joinIDs(ids []int32) string {
+	var b strings.Builder
+	for i, id := range ids {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.Itoa(int(id)))
+	}
+	return b.String()
+}
+
 func (a *app) printTokens(t *tokenizer.Tokenizer, r tokenizeResult, idsOnly, decoded bool) error {
 	var b strings.Builder
 	switch {
@@ -119,13 +131,7 @@ func (a *app) printTokens(t *tokenizer.Tokenizer, r tokenizeResult, idsOnly, dec
 		b.WriteString(r.Text)
 		b.WriteByte('\n')
 	case idsOnly:
-		for i, id := range r.IDs {
-			if i > 0 {
-				b.WriteByte(',')
-			}
-			b.WriteString(strconv.Itoa(int(id)))
-		}
-		b.WriteByte('\n')
+		b.WriteString(joinIDs(r.IDs) + "\n")
 	default:
 		for _, id := range r.IDs {
 			fmt.Fprintf(&b, "%d\t%s\n", id, strconv.Quote(string(t.Piece(id))))
