@@ -9,6 +9,7 @@ import (
 
 	"github.com/calderaml/caldera/engine/prefix"
 	"github.com/calderaml/caldera/engine/sample"
+	"github.com/calderaml/caldera/engine/stop"
 )
 
 // A job is a request while it is in the engine. The batcher's goroutine owns it once it has a seat.
@@ -21,6 +22,7 @@ type job struct {
 	stream *Stream
 	smp    *sample.Sampler
 	text   decoder
+	stops  *stop.Matcher
 
 	seq    *sequence
 	found  chan *prefix.Match // what the cache has, once it has been looked up
@@ -58,10 +60,17 @@ func (e *Engine) newJob(ctx context.Context, r Request) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(r.Stop) > 0 && e.tok == nil {
+		return nil, errors.New("stop strings for a model without a vocabulary")
+	}
+	stops, err := stop.New(r.Stop)
+	if err != nil {
+		return nil, err
+	}
 	for _, t := range r.Prompt {
 		smp.Accept(t)
 	}
-	j := &job{req: r, smp: smp, text: noText{}, most: e.cfg.Context, accepted: time.Now(), next: make([]int32, 0, 1)}
+	j := &job{req: r, smp: smp, text: noText{}, stops: stops, most: e.cfg.Context, accepted: time.Now(), next: make([]int32, 0, 1)}
 	if r.MaxTokens > 0 {
 		// The last token is drawn and not fed.
 		j.most = len(r.Prompt) + min(j.most-len(r.Prompt), r.MaxTokens-1)
@@ -116,8 +125,12 @@ func (j *job) drawn(e *Engine, id int32, now time.Time) bool {
 	}
 	j.smp.Accept(id)
 	r.Tokens++
-	j.stream.push(Token{ID: id, Text: j.text.Push(id)})
+	text, stopped := j.stops.Push(j.text.Push(id))
+	j.stream.push(Token{ID: id, Text: text})
 	switch {
+	case stopped:
+		r.Reason, r.Stop = ReasonStop, j.stops.Found()
+		return true
 	case j.req.MaxTokens > 0 && r.Tokens == j.req.MaxTokens:
 		r.Reason = ReasonLength
 		return true
@@ -147,8 +160,14 @@ func (j *job) end(err error) {
 			r.Reason = ReasonCancelled
 		}
 	}
-	if tail := j.text.Flush(); tail != "" {
-		j.stream.push(Token{ID: -1, Text: tail})
+	if r.Stop == "" {
+		tail, stopped := j.stops.Push(j.text.Flush())
+		if tail += j.stops.Flush(); tail != "" {
+			j.stream.push(Token{ID: -1, Text: tail})
+		}
+		if stopped && err == nil {
+			r.Reason, r.Stop = ReasonStop, j.stops.Found()
+		}
 	}
 	j.stream.end(*r, err)
 	j.stream.cancel(nil)

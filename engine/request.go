@@ -18,13 +18,15 @@ type Request struct {
 	MaxTokens int // 0: until the end of the turn or of the context
 	Sample    sample.Params
 	IgnoreEOG bool // go on over end-of-turn tokens
+	// Stop are texts that end the answer, which is then what comes before; see package stop.
+	Stop []string
 	// NoCache neither looks for the prompt in the prefix cache nor keeps what is computed.
 	NoCache bool
 }
 
 // Reasons for which a generation ends.
 const (
-	ReasonStop      = "stop"      // the model ended its turn
+	ReasonStop      = "stop"      // the model ended its turn, or a stop string was found
 	ReasonLength    = "length"    // the request's limit
 	ReasonContext   = "context"   // the context is full
 	ReasonCancelled = "cancelled" // the request's context was cancelled, or its deadline passed
@@ -62,6 +64,7 @@ type Result struct {
 	Processed    int    // tokens of the prompt that were computed
 	Tokens       int    // generated
 	Reason       string
+	Stop         string // the stop string that was found
 
 	Queued     time.Duration // until the request had a slot
 	PromptTime time.Duration // from then to the first token's logits

@@ -112,7 +112,7 @@ func TestParallelBadLines(t *testing.T) {
 	requests := strings.Join([]string{
 		`{"prompt":"What is 12+7?","id":"good"}`,
 		``,
-		`{"prompt":"x","id":"b","stop":["y"]}`,
+		`{"prompt":"x","id":"b","stop":[""]}`,
 		`{"prompt":"x"`,
 		"{\"prompt\":\"\xff\xfe\"}",
 		`{"prompt":"` + strings.Repeat("x", maxLine) + `"}`,

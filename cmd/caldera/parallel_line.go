@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/calderaml/caldera/engine"
+	"github.com/calderaml/caldera/engine/stop"
 )
 
 // A chatMessage is one turn of a conversation.
@@ -239,11 +240,25 @@ var lineFields = map[string]func(l *parallelLine, v json.RawMessage) error{
 		l.deadline = time.Duration(n) * time.Millisecond
 		return nil
 	},
-	"stop": func(_ *parallelLine, v json.RawMessage) error {
-		if string(v) == "[]" {
-			return nil
+	"stop": func(l *parallelLine, v json.RawMessage) error {
+		const what = "a string or a list of strings"
+		if v[0] == '"' {
+			l.req.Stop = []string{""}
+			return decodeAs(v, &l.req.Stop[0], what)
 		}
-		return errors.New("stop strings are not supported yet; leave the field out")
+		var texts []*string
+		if err := decodeAs(v, &texts, what); err != nil {
+			return err
+		}
+		l.req.Stop = nil
+		for _, s := range texts {
+			if s == nil {
+				return fmt.Errorf("it is %s, not %s", quoteShort(string(v)), what)
+			}
+			l.req.Stop = append(l.req.Stop, *s)
+		}
+		_, err := stop.New(l.req.Stop)
+		return err
 	},
 
 	// What bodies for servers carry and what makes no difference here.

@@ -100,7 +100,7 @@ func TestParseLineErrors(t *testing.T) {
 		`{"prompt":"x","top_k":99999999999}`: "top_k: ", `{"prompt":"x","seed":1180591620717411303424}`: "seed: ", `{"prompt":"x","seed":-2}`: "seed: ",
 		`{"prompt":"x","ignore_eos":"yes"}`: "true or false", `{"prompt":"x","stream":"yes"}`: "stream: ", `{"prompt":"x","deadline_ms":0}`: "deadline_ms: it is 0",
 		`{"prompt":"x","deadline_ms":99999999999999}`: "deadline_ms: it is", `{"prompt":"x","cache_prompt":1}`: "cache_prompt: ",
-		`{"prompt":"x","stop":["a"]}`: "stop strings are not supported yet", `{"prompt":"x","stop":"a"}`: "not supported yet", `{"prompt":"x","stop":[""]}`: "not supported yet",
+		`{"prompt":"x","stop":[7]}`: "a string or a list of strings", `{"prompt":"x","stop":["a",null]}`: "a list of strings", `{"prompt":"x","stop":[""]}`: "is empty",
 		`{"prompt":"x","n":2}`: "n: ", `{"prompt":"x","n":0}`: "n: ", `{"prompt":"x","logprobs":true}`: "logprobs: ", `{"prompt":"x","tools":[{}]}`: "tools: ",
 		`{"prompt":"x","logit_bias":{"9":5}}`: "logit_bias: ", `{"prompt":"x","response_format":{"type":"json_schema"}}`: "response_format: ",
 		`{"messages":{}}`: "list of messages", `{"messages":[]}`: "messages: it is empty", `{"messages":[null]}`: "message 0: not a JSON object",
