@@ -97,7 +97,7 @@ func TestBenchProfileOps(t *testing.T) {
 	args := []string{"bench", "--backend", "reference", "-p", "3", "-n", "1", "-r", "1", "--profile-ops"}
 	r := command(t, "", args...)
 	for _, want := range []string{
-		"\npp3, prefill step of 3 rows: ", "\ntg1, decode step of 1 row: ", "| attn_qkv ", "q8_0 256x512", "\nbound: ",
+		"\npp3, prefill step of 3 rows: ", "\ntg1, decode step of 1 row: ", "| gdn_in ", "q8_0 256x776", "\nbound: ",
 	} {
 		if r.code != 0 || !strings.Contains(r.out, want) {
 			t.Errorf("no %q in %+v", want, r)

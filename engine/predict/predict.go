@@ -83,6 +83,10 @@ func (d *Device) Predict(b *engine.Blueprint, t Test, batch int) (*Estimate, err
 // add adds a node's time to the term that bounds it.
 func (d *Device) add(t *Terms, n node) {
 	bandwidth := d.Bandwidth * 1e9 * d.BandwidthEfficiency
+	if len(n.lowered) == 0 {
+		t.Bytes += n.weights / bandwidth // read by others
+		return
+	}
 	rate := d.FP32 * 1e12 * d.FP32Efficiency
 	bandwidth *= min(1, n.invocations*inFlight/(d.Bandwidth*1e9*latency))
 	rate *= min(1, n.invocations/(float64(d.Lanes)*pipeline))

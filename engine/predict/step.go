@@ -102,7 +102,12 @@ func newStep(b *engine.Blueprint, t Test, batch int, k *shaders.Profile) (*step,
 		s.nodes[l.Node].lowered = append(s.nodes[l.Node].lowered, l)
 	}
 	for i := range s.nodes {
-		s.measure(&s.nodes[i], b.File(), m)
+		n := &s.nodes[i]
+		if len(n.lowered) == 0 { // others do its work as they read, its weights included
+			n.weights, n.share = float64(n.Op.Cost().Weights), 1
+			continue
+		}
+		s.measure(n, b.File(), m)
 	}
 	return s, nil
 }

@@ -44,8 +44,8 @@ func TestHeader(t *testing.T) {
 }
 
 // The whole 35B-A3B can be planned from a header, and what is predicted for one sequence agrees with what other engines
-// were measured to do on the same GPUs (field lessons 2.2): between 30 % slower and 40 % faster. Dispatches of a
-// layer differ between engines, and so do quantisations.
+// were measured to do on the same GPUs (field lessons 2.2): between 30 % slower and 40 % faster, with as many dispatches
+// as our graph had before kernels were fused, which is nearer to theirs (some 1000). Quantisations differ too.
 func TestPublishedSpeeds(t *testing.T) {
 	dir := t.TempDir()
 	for _, x := range []struct {
@@ -81,9 +81,14 @@ func TestPublishedSpeeds(t *testing.T) {
 			if e.TS > roof {
 				t.Errorf("%s, %s: %.4g tokens/s is beyond the bandwidth's %.4g", d.Name, e.Test, e.TS, roof)
 			}
+			if e.Tally.Dispatches > 1000 || e.Tally.Barriers > 800 || e.Rows == 1 && e.Tally.Dispatches >= 665 {
+				t.Errorf("%s, %s: %+v", d.Name, e.Test, e.Tally)
+			}
+			more := 1e-6 * (float64(665-e.Tally.Dispatches)*d.Dispatch + float64(475-e.Tally.Barriers)*d.Barrier)
+			ts := e.TS * e.Step / (e.Step + more)
 			want, ok := x.tests[e.Test]
-			if ok && (e.TS < 0.7*want || e.TS > 1.4*want) {
-				t.Errorf("%s, %s: predicted %.4g tokens/s, measured elsewhere %.4g", d.Name, e.Test, e.TS, want)
+			if ok && (ts < 0.7*want || ts > 1.4*want) {
+				t.Errorf("%s, %s: predicted %.4g tokens/s, measured elsewhere %.4g", d.Name, e.Test, ts, want)
 			}
 		}
 		if n := len(b.Model().Recurrent); n != 40 {
