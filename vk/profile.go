@@ -58,6 +58,7 @@ func ProfileNames() []string { return []string{"auto", "floor", "kepler", "apple
 //
 //	"", "auto"  everything the device has
 //	"floor"     the Vulkan 1.1 minimum: no optional feature, smallest limits, fences
+//
 // The names of GPUs choose the kernels of GPUs, on software devices too:
 //
 //	"kepler"    an NVIDIA Kepler: 32-bit types, subgroups of 32, 48 KiB shared memory
