@@ -8,15 +8,10 @@ import (
 	"context"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	// A second signal ends the program at once, should the first be ignored for long.
-	context.AfterFunc(ctx, stop)
-	os.Exit(execute(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	os.Exit(execute(withSignals(context.Background()), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
 // execute runs one command line and returns the exit code.

@@ -65,6 +65,7 @@ caldera config show says what holds and why.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 file or model refused, 4 no usable device, 5 not enough
 memory, 6 device lost, 7 check not passed, 130 interrupted.`,
 		Example: `  caldera run "Capital of France?"
+  caldera chat -m model.gguf
   caldera run -m model.gguf --temp 0 -n 100 "Once upon a time"
   caldera run -m unsloth/Qwen3.5-35B-A3B-GGUF:Q4_K_M "Why is the sky blue?"
   caldera bench -m model.gguf -p 512 -n 128
@@ -98,6 +99,7 @@ memory, 6 device lost, 7 check not passed, 130 interrupted.`,
 	addSettings(f, "color", "log-format", "log-level", "quiet", "offline")
 	root.AddCommand(
 		a.runCommand(),
+		a.chatCommand(),
 		a.benchCommand(),
 		a.perplexityCommand(),
 		a.verifyCommand(),
