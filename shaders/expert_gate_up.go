@@ -203,7 +203,11 @@ func (o *ExpertGateUp) pass(p *Profile, mode uint32, gate, up Matrix, shared *Ex
 	if o.routed() {
 		cut = Matrix.expertWindows
 	}
-	if err := p.loops("expert_gate_up "+gate.Name, 2*(gate.In/32+1)+gate.In/int(p.Subgroup)+1); err != nil {
+	loops := 2 * (gate.In/32 + 1)
+	if o.X.folds(p, o.Rows) {
+		loops += gate.In/int(p.Subgroup) + 1
+	}
+	if err := p.loops("expert_gate_up "+gate.Name, loops); err != nil {
 		return nil, err
 	}
 	gates, err := cut(gate, p.MaxBinding)
