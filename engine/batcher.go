@@ -11,7 +11,6 @@ import (
 	"github.com/calderaml/caldera/engine/batch"
 	"github.com/calderaml/caldera/engine/kv"
 	"github.com/calderaml/caldera/engine/model"
-	"github.com/calderaml/caldera/engine/sample"
 )
 
 // A batcher runs requests side by side. One goroutine forms steps of all that are live, feeds prompts in chunks beside
@@ -24,6 +23,7 @@ type batcher struct {
 	mu     sync.Mutex
 	queue  []*job // waiting for a seat, the first come first
 	closed bool
+	slots  []SlotStats   // of the live jobs
 	refuse bool          // there is no memory for more
 	last   int           // id
 	done   chan struct{} // closed when the goroutine has ended; nil before it runs
@@ -35,6 +35,7 @@ type batcher struct {
 	top    []byte
 	cand   []Candidate
 	row    []float32
+	masked []float32 // a row of which the tokens that a grammar refuses are struck out
 	ids    []int32
 	logit  []float32
 	wants  []int // what the parts' outs are slices of
@@ -115,6 +116,7 @@ func (b *batcher) run() {
 		b.relieve()
 		b.admit()
 		b.restore()
+		b.publish()
 		if !b.step() {
 			b.wait()
 		}
@@ -236,7 +238,9 @@ func (b *batcher) restore() {
 			if err := b.e.resume(j, m); err != nil {
 				b.end(j, err)
 				i-- // it is not live any more
+				continue
 			}
+			j.report()
 		default:
 		}
 	}
@@ -321,7 +325,7 @@ func (b *batcher) step() bool {
 		if len(p.outs) == 0 {
 			continue
 		}
-		if k := jobs[i].smp.CandidatesNeeded(); k > 0 {
+		if k := jobs[i].candidates(); k > 0 {
 			opt.TopK = max(opt.TopK, bucket(k))
 		} else {
 			opt.Logits = true
@@ -350,13 +354,16 @@ func (b *batcher) step() bool {
 	clear(ended)
 	out := 0
 	for i, j := range jobs {
+		if len(parts[i].tokens) > 1 || len(parts[i].outs) == 0 {
+			j.report()
+		}
 		j.result.Processed += min(len(parts[i].tokens), max(0, len(j.req.Prompt)-(len(j.seq.tokens)-len(parts[i].tokens))))
 		if len(parts[i].outs) == 0 {
 			continue
 		}
-		var id int32
-		if id, errs[i] = b.draw(j.smp, p, out); errs[i] == nil {
-			ended[i] = j.drawn(e, id, now)
+		var t Token
+		if t, errs[i] = b.draw(j, p, out); errs[i] == nil {
+			ended[i] = j.drawn(e, t, now)
 		}
 		out++
 	}
@@ -372,36 +379,4 @@ func (b *batcher) step() bool {
 		}
 	}
 	return true
-}
-
-// draw chooses a token from a row of a step's results, from the device's best candidates where those suffice.
-func (b *batcher) draw(smp *sample.Sampler, p *planned, row int) (id int32, err error) {
-	k := smp.CandidatesNeeded()
-	if k == 0 {
-		if b.row, err = p.readLogits(row, b.row); err != nil {
-			return 0, err
-		}
-		id, err = smp.Sample(b.row)
-		return id, explain(err)
-	}
-	if b.cand, err = p.readTop(row, k, b.cand[:0], &b.top, b.e.model.Vocab); err != nil {
-		return 0, err
-	}
-	if len(b.cand) == 0 {
-		return 0, errors.New("the model gave no usable logits")
-	}
-	b.ids, b.logit = b.ids[:0], b.logit[:0]
-	for _, c := range b.cand {
-		b.ids, b.logit = append(b.ids, c.ID), append(b.logit, c.Logit)
-	}
-	id, err = smp.SampleTop(b.ids, b.logit)
-	return id, explain(err)
-}
-
-// explain says what logits that cannot be sampled mean.
-func explain(err error) error {
-	if errors.Is(err, sample.ErrNaN) || errors.Is(err, sample.ErrInfinite) || errors.Is(err, sample.ErrNoCandidates) {
-		return fmt.Errorf("the model's logits are not finite, its file may be damaged (caldera verify tells the device's part): %w", err)
-	}
-	return err
 }

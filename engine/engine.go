@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/calderaml/caldera/engine/chat"
+	"github.com/calderaml/caldera/engine/grammar"
 	"github.com/calderaml/caldera/engine/kv"
 	"github.com/calderaml/caldera/engine/ladder"
 	"github.com/calderaml/caldera/engine/model"
@@ -127,14 +128,19 @@ type Engine struct {
 	tok         *tokenizer.Tokenizer
 	template    *chat.Template // nil where templateErr says why
 	templateErr error
-	rope        *model.Rope
-	state       *model.State
-	instance    *vk.Instance
-	die         *scheduler.Die     // nil on the reference backend
-	memory      shaders.HostMemory // nil on a device
-	plans       map[planKey]*planned
-	limit       rowLimit
-	load        time.Duration
+	words       struct { // the vocabulary of grammars
+		once sync.Once
+		v    *grammar.Vocabulary
+		err  error
+	}
+	rope     *model.Rope
+	state    *model.State
+	instance *vk.Instance
+	die      *scheduler.Die     // nil on the reference backend
+	memory   shaders.HostMemory // nil on a device
+	plans    map[planKey]*planned
+	limit    rowLimit
+	load     time.Duration
 
 	resident weights.Report
 	prefault *prefault

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/calderaml/caldera/engine/grammar"
 	"github.com/calderaml/caldera/engine/prefix"
 	"github.com/calderaml/caldera/engine/sample"
 	"github.com/calderaml/caldera/engine/stop"
@@ -23,6 +24,7 @@ type job struct {
 	smp    *sample.Sampler
 	text   decoder
 	stops  *stop.Matcher
+	state  grammar.State // of the request's grammar
 
 	seq    *sequence
 	found  chan *prefix.Match // what the cache has, once it has been looked up
@@ -49,6 +51,8 @@ func (e *Engine) newJob(ctx context.Context, r Request) (*job, error) {
 		return nil, fmt.Errorf("a limit of %d tokens", r.MaxTokens)
 	case n == 0:
 		return nil, errors.New("the prompt has no tokens")
+	case r.TopLogprobs < 0 || r.TopLogprobs > MaxTopLogprobs:
+		return nil, fmt.Errorf("the %d most likely tokens; 0 to %d are possible", r.TopLogprobs, MaxTopLogprobs)
 	case n > e.cfg.Context:
 		return nil, fmt.Errorf("%w: the prompt has %d tokens, %d more than the context of %d; open the model with a larger context (up to %d)",
 			ErrContextFull, n, n-e.cfg.Context, e.cfg.Context, e.model.Context)
@@ -70,6 +74,11 @@ func (e *Engine) newJob(ctx context.Context, r Request) (*job, error) {
 	for _, t := range r.Prompt {
 		smp.Accept(t)
 	}
+	if r.Grammar != nil {
+		if _, err := e.GrammarVocabulary(); err != nil {
+			return nil, err
+		}
+	}
 	j := &job{req: r, smp: smp, text: noText{}, stops: stops, most: e.cfg.Context, accepted: time.Now(), next: make([]int32, 0, 1)}
 	if r.MaxTokens > 0 {
 		// The last token is drawn and not fed.
@@ -81,6 +90,9 @@ func (e *Engine) newJob(ctx context.Context, r Request) (*job, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w; ask for fewer tokens or open the model with more memory", ErrContextFull, err)
 	}
+	if r.Grammar != nil {
+		j.state = r.Grammar.Start()
+	}
 	if e.tok != nil {
 		j.text = e.tok.NewStreamDecoder()
 	}
@@ -88,6 +100,7 @@ func (e *Engine) newJob(ctx context.Context, r Request) (*job, error) {
 	j.ctx, j.cause = own, func() error { return context.Cause(own) }
 	j.stream = newStream(cancel)
 	j.result.PromptTokens = len(r.Prompt)
+	j.stream.at.Total = len(r.Prompt)
 	return j, nil
 }
 
@@ -110,7 +123,8 @@ func (j *job) pending() []int32 {
 }
 
 // drawn takes in a token and reports whether the job has ended.
-func (j *job) drawn(e *Engine, id int32, now time.Time) bool {
+func (j *job) drawn(e *Engine, t Token, now time.Time) bool {
+	id := t.ID
 	r := &j.result
 	if r.Tokens == 0 && j.first.IsZero() {
 		j.first = now
@@ -119,14 +133,15 @@ func (j *job) drawn(e *Engine, id int32, now time.Time) bool {
 		r.LongestGap = max(r.LongestGap, now.Sub(j.at))
 	}
 	j.at = now
-	if !j.req.IgnoreEOG && e.tok != nil && e.tok.IsEOG(id) {
+	if id == noToken || !j.req.IgnoreEOG && e.tok != nil && e.tok.IsEOG(id) {
 		r.Reason = ReasonStop
 		return true
 	}
 	j.smp.Accept(id)
 	r.Tokens++
-	text, stopped := j.stops.Push(j.text.Push(id))
-	j.stream.push(Token{ID: id, Text: text})
+	var stopped bool
+	t.Text, stopped = j.stops.Push(j.text.Push(id))
+	j.stream.push(t)
 	switch {
 	case stopped:
 		r.Reason, r.Stop = ReasonStop, j.stops.Found()
@@ -171,6 +186,13 @@ func (j *job) end(err error) {
 	}
 	j.stream.end(*r, err)
 	j.stream.cancel(nil)
+}
+
+// report tells the reader how far the prompt is.
+func (j *job) report() {
+	p := PromptProgress{Total: len(j.req.Prompt), Cached: j.result.Reused, Time: time.Since(j.seated)}
+	p.Done = min(p.Total, len(j.seq.tokens))
+	j.stream.progress(p)
 }
 
 // noText stands in for a decoder where a model has no vocabulary.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/calderaml/caldera/engine/grammar"
 	"github.com/calderaml/caldera/engine/kv"
 	"github.com/calderaml/caldera/engine/sample"
 )
@@ -20,9 +21,20 @@ type Request struct {
 	IgnoreEOG bool // go on over end-of-turn tokens
 	// Stop are texts that end the answer, which is then what comes before; see package stop.
 	Stop []string
+	// Grammar constrains the answer, nil for none. It is of the tokens of [Engine.GrammarVocabulary].
+	Grammar *grammar.Grammar
+	// Logprobs asks for the log-probability of every token and of the TopLogprobs most likely ones in its place, as the
+	// model gives them: before penalties, temperature and grammar.
+	Logprobs    bool
+	TopLogprobs int // 0 to [MaxTopLogprobs]
+	// Tag is given back in [SlotStats].
+	Tag any
 	// NoCache neither looks for the prompt in the prefix cache nor keeps what is computed.
 	NoCache bool
 }
+
+// MaxTopLogprobs bounds Request.TopLogprobs.
+const MaxTopLogprobs = 64
 
 // Reasons for which a generation ends.
 const (
@@ -53,6 +65,9 @@ type Token struct {
 	ID int32 // -1 for text that was held back at the end and belongs to the tokens before
 	// Text is the text that is complete with this token; empty while a character is not.
 	Text string
+	// Logprob and Top are what Request.Logprobs asks for, the most likely first.
+	Logprob float64
+	Top     []sample.Logprob
 }
 
 // A Result is what a request cost and how it ended.
@@ -80,9 +95,18 @@ type Stream struct {
 	more   sync.Cond
 	tokens []Token
 	taken  int
+	at     PromptProgress
 	ended  bool
 	result Result
 	err    error
+}
+
+// PromptProgress is how far a request's prompt is.
+type PromptProgress struct {
+	Total  int           // tokens of the prompt
+	Cached int           // of them, those whose state was in the prefix cache
+	Done   int           // of them, those that are in the sequence, the cached ones included
+	Time   time.Duration // since the request got its slot, 0 before
 }
 
 func newStream(cancel context.CancelCauseFunc) *Stream {
@@ -144,6 +168,20 @@ func (s *Stream) Result() (Result, error) {
 		s.more.Wait()
 	}
 	return s.result, s.err
+}
+
+// Progress returns how far the prompt is.
+func (s *Stream) Progress() PromptProgress {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.at
+}
+
+// progress tells how far the prompt is.
+func (s *Stream) progress(p PromptProgress) {
+	s.mu.Lock()
+	s.at = p
+	s.mu.Unlock()
 }
 
 // push delivers a token.

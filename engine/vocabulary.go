@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"unsafe"
 
+	"github.com/calderaml/caldera/engine/grammar"
 	"github.com/calderaml/caldera/engine/tokenizer"
 	"github.com/calderaml/caldera/gguf"
 )
@@ -61,6 +62,18 @@ func OpenTokenizer(f *gguf.File, withoutNFC bool) (*tokenizer.Tokenizer, error) 
 		return nil, fmt.Errorf("tokenizer: %w", err)
 	}
 	return t, nil
+}
+
+// grammarToken returns a token as grammars see it. Control tokens end a generation or are not for answers.
+func grammarToken(t *tokenizer.Tokenizer, id int32) ([]byte, grammar.Kind) {
+	switch b := t.Piece(id); {
+	case t.IsEOG(id):
+		return b, grammar.End
+	case t.Type(id) == tokenizer.TypeControl, t.Type(id) == tokenizer.TypeUnknown:
+		return b, grammar.Special
+	default:
+		return b, grammar.Text
+	}
 }
 
 // optional turns a missing key into a zero value.

@@ -32,6 +32,7 @@ const (
 
 // A Template is a compiled chat template. It is safe for concurrent use.
 type Template struct {
+	source   string
 	compiled *jinja.Template
 	fixed    map[string]jinja.Value
 
@@ -74,7 +75,7 @@ func Compile(name, source string, opts ...TemplateOption) (*Template, error) {
 	if err != nil {
 		return nil, fmt.Errorf("chat template: %w", err)
 	}
-	t := &Template{compiled: compiled, fixed: o.fixed}
+	t := &Template{source: source, compiled: compiled, fixed: o.fixed}
 	t.probe()
 	return t, nil
 }
@@ -110,6 +111,9 @@ func (t *Template) probe() {
 	b, bok = render(nil, user, call, NewMessage(RoleTool, "r"))
 	t.noNull = !same(a, b, aok, bok)
 }
+
+// Source returns what was compiled.
+func (t *Template) Source() string { return t.source }
 
 // Thinks reports whether the template can switch thinking on and off.
 func (t *Template) Thinks() bool { return t.thinks }
