@@ -130,3 +130,33 @@ func TestLogprobs(t *testing.T) {
 		t.Error("too many alternatives were taken")
 	}
 }
+
+// A device and the reference agree on what the head reads.
+func TestHidden(t *testing.T) {
+	var want []float32
+	for _, r := range []rig{reference(), oneDevice(t)} {
+		e := r.open(t, demoConfig())
+		prompt := e.Tokenizer().Encode("Count from 3 to 9.", true)
+		s, err := e.NewSession()
+		if err != nil {
+			t.Fatal(err)
+		}
+		row, err := s.Hidden(context.Background(), prompt)
+		s.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(row) != e.Model().Embed {
+			t.Fatalf("%s: a row of %d, want %d", r.name, len(row), e.Model().Embed)
+		}
+		if want == nil {
+			want = row
+			continue
+		}
+		for i := range row {
+			if math.Abs(float64(row[i]-want[i])) > 2e-3*(1+math.Abs(float64(want[i]))) {
+				t.Fatalf("%s: value %d is %v, the reference has %v", r.name, i, row[i], want[i])
+			}
+		}
+	}
+}

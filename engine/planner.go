@@ -463,8 +463,8 @@ func stepNeeds(m *model.Model, st *model.State, pages, batch int, aliased bool) 
 		seqs := min(rows, st.Slots)
 		shape := shaders.StepShape{Rows: rows, Seqs: seqs, Outs: seqs, Pages: pages}
 		// Logits that nobody reads are scratch.
-		for _, logits := range []bool{true, false} {
-			g, _ := m.Graph(shape, st, model.GraphOptions{Logits: logits, TopK: shaders.TopKMax})
+		for _, opt := range []model.GraphOptions{{Logits: true, TopK: shaders.TopKMax}, {TopK: shaders.TopKMax}, {Hidden: true}} {
+			g, _ := m.Graph(shape, st, opt)
 			n = n.Max(needsOf(g, aliased))
 		}
 	}

@@ -134,6 +134,19 @@ func (s *Session) Last(ctx context.Context, tokens []int32) ([]float32, error) {
 	return s.row, err
 }
 
+// Hidden feeds tokens and returns what the model's head would read after the last: a row of the embedding's width, after the
+// final norm. The slice is the caller's.
+func (s *Session) Hidden(ctx context.Context, tokens []int32) (row []float32, err error) {
+	err = s.feed(ctx, tokens, wantLast, model.GraphOptions{Hidden: true}, func(p *planned, _, n int) error {
+		if n == 0 {
+			return nil
+		}
+		row = make([]float32, p.out.Hidden.Width)
+		return p.runner.Read(p.out.Hidden.Slice(0, int64(len(row))*4), asBytes(row))
+	})
+	return row, err
+}
+
 // Top feeds tokens and appends the k best candidates after the last to dst, best first; the device selects
 // them and only they are read back.
 func (s *Session) Top(ctx context.Context, tokens []int32, k int, dst []Candidate) ([]Candidate, error) {

@@ -73,7 +73,7 @@ stderr.`,
 	f.BoolVar(&a.json, "json", false, "the same as -o json")
 	addSettings(f, "model", "backend", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "memory-limit", "device!",
 		"bench.n-prompt", "bench.n-gen", "bench.n-depth", "bench.batch", "bench.repetitions", "bench.output")
-	cmd.AddCommand(a.compareCommand())
+	cmd.AddCommand(a.compareCommand(), a.benchServeCommand())
 	return cmd
 }
 

@@ -75,6 +75,28 @@ type Config struct {
 	Verify struct {
 		Tokens int `mapstructure:"tokens"`
 	} `mapstructure:"verify"`
+	Serve struct {
+		Host            string   `mapstructure:"host"`
+		Port            int      `mapstructure:"port"`
+		Alias           []string `mapstructure:"alias"`
+		AnyModel        bool     `mapstructure:"any-model"`
+		APIKeyFile      string   `mapstructure:"api-key-file"`
+		KeyRate         float64  `mapstructure:"key-rate"` // requests a second
+		AllowHost       []string `mapstructure:"allow-host"`
+		CORSOrigin      []string `mapstructure:"cors-origin"`
+		TLSCert         string   `mapstructure:"tls-cert"`
+		TLSKey          string   `mapstructure:"tls-key"`
+		MaxBody         string   `mapstructure:"max-body"` // a size
+		MaxTokens       int      `mapstructure:"max-tokens"`
+		Ping            string   `mapstructure:"ping"` // these are durations
+		WriteTimeout    string   `mapstructure:"write-timeout"`
+		Grace           string   `mapstructure:"grace"`
+		ReasoningFormat string   `mapstructure:"reasoning-format"`
+		ToolCallInThink bool     `mapstructure:"tool-call-in-think"`
+		MetricsCompat   []string `mapstructure:"metrics-compat"`
+		LogPrompts      bool     `mapstructure:"log-prompts"`
+		Embeddings      bool     `mapstructure:"embeddings"`
+	} `mapstructure:"serve"`
 
 	Color     string `mapstructure:"color"`
 	LogFormat string `mapstructure:"log-format"`
@@ -148,6 +170,27 @@ var table = []setting{
 
 	{key: "perplexity.chunk", def: 512, usage: "`tokens` of a chunk, each scored from a fresh state"},
 	{key: "verify.tokens", def: 24, usage: "`N` tokens to run through the device and the reference"},
+
+	{key: "serve.host", def: "127.0.0.1", usage: "listen on this `address`, 0.0.0.0 for all, or unix:PATH for a socket"},
+	{key: "serve.port", def: 8080, usage: "listen on this `port`; 0 is any free one, which the log tells"},
+	{key: "serve.alias", def: []string{}, usage: "the model goes by these `names`, separated by commas; default its file's name"},
+	{key: "serve.any-model", def: false, usage: "take every name of a model for the one there is"},
+	{key: "serve.api-key-file", def: "", usage: "read API keys from a `file`, beside those of CALDERA_API_KEY"},
+	{key: "serve.key-rate", def: 0.0, usage: "`requests` a second that each key may send, or all together without keys; 0 is no bound"},
+	{key: "serve.allow-host", def: []string{}, usage: "on this machine's own addresses, answer requests for these host `names` too"},
+	{key: "serve.cors-origin", def: []string{}, usage: "let pages of these `sites` use the server, as in https://example.com"},
+	{key: "serve.tls-cert", def: "", usage: "a PEM `file` with the certificate for TLS, read again at SIGHUP"},
+	{key: "serve.tls-key", def: "", usage: "a PEM `file` with its key"},
+	{key: "serve.max-body", def: "16M", check: checkSize, usage: "the most bytes of a request, a `size`"},
+	{key: "serve.max-tokens", def: 0, usage: "most tokens `N` of an answer whose request does not say; 0 is until the context is full"},
+	{key: "serve.ping", def: "15s", check: checkLatency, usage: "the `time` between signs of life of a stream that waits; 0 is none"},
+	{key: "serve.write-timeout", def: "30s", check: checkLatency, usage: "end an answer whose client takes nothing for this `time`"},
+	{key: "serve.grace", def: "30s", check: checkLatency, usage: "the `time` that running answers have when the server is told to end"},
+	{key: "serve.reasoning-format", def: "auto", choices: []string{"auto", "none"}, usage: "`form` of the model's thinking: auto tells it apart from the answer, none leaves it in with its tags"},
+	{key: "serve.tool-call-in-think", def: true, usage: "take a complete tool call inside the model's thinking for one"},
+	{key: "serve.metrics-compat", def: []string{}, usage: "offer metrics by the names of these `engines` too: vllm, llamacpp"},
+	{key: "serve.log-prompts", def: false, usage: "put prompts into the log"},
+	{key: "serve.embeddings", def: false, usage: "offer /v1/embeddings; chat models make poor ones"},
 
 	{key: "color", def: "auto", choices: []string{"auto", "always", "never"}, usage: "colour, `when`: auto, always or never"},
 	{key: "log-format", def: "auto", choices: []string{"auto", "console", "json"}, usage: "`format` of log lines on stderr: auto (console on a terminal, else json), console or json"},

@@ -10,8 +10,9 @@ import (
 
 // interrupts is what a signal does: it stops what a command has set, and the program where there is nothing to stop.
 type interrupts struct {
-	mu   sync.Mutex
-	stop context.CancelFunc
+	mu     sync.Mutex
+	stop   context.CancelFunc
+	hangup func() // what SIGHUP does in place of ending the program
 }
 
 // catch returns a context that the next interrupt cancels, instead of the program's. Done ends that.
@@ -40,6 +41,29 @@ func (i *interrupts) interrupt() bool {
 	return true
 }
 
+// onHangup has SIGHUP call f instead of ending the program, until the function that it returns is called.
+func onHangup(ctx context.Context, f func()) (done func()) {
+	i := interruptsOf(ctx)
+	set := func(f func()) {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.hangup = f
+	}
+	set(f)
+	return func() { set(nil) }
+}
+
+// hungUp reports whether there was something to do about a SIGHUP.
+func (i *interrupts) hungUp() bool {
+	i.mu.Lock()
+	f := i.hangup
+	i.mu.Unlock()
+	if f != nil {
+		f()
+	}
+	return f != nil
+}
+
 type interruptsKey struct{}
 
 // interruptsOf are those that the program's signals go to.
@@ -59,7 +83,7 @@ func withSignals(ctx context.Context) context.Context {
 	signal.Notify(ch, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	go func() {
 		for s := range ch {
-			if s == os.Interrupt && i.interrupt() {
+			if s == os.Interrupt && i.interrupt() || s == syscall.SIGHUP && i.hungUp() {
 				continue
 			}
 			signal.Stop(ch)

@@ -100,6 +100,7 @@ memory, 6 device lost, 7 check not passed, 130 interrupted.`,
 	root.AddCommand(
 		a.runCommand(),
 		a.chatCommand(),
+		a.serveCommand(),
 		a.benchCommand(),
 		a.perplexityCommand(),
 		a.verifyCommand(),

@@ -125,10 +125,12 @@ type Outputs struct {
 	Logits shaders.Mat  // wanted rows x vocabulary
 	Top    shaders.View // [wanted rows][TopK] pairs of id and logit bits, best first
 	TopK   int
+	Hidden shaders.Mat // wanted rows x embedding width: what the head would read
 }
 
 // GraphOptions choose what a graph delivers.
 type GraphOptions struct {
+	Hidden bool // the rows of the final norm, and nothing of what the head makes of them
 	Logits bool // make the logits readable by the host
 	TopK   int  // deliver the best TopK tokens of every wanted row, 0 for none
 }
@@ -203,11 +205,17 @@ func (s *stepBuilder) matmulAdd(name string, w shaders.Matrix, x, y shaders.Mat)
 // head adds the final norm and the LM head for the rows whose logits are wanted.
 func (s *stepBuilder) head(norm shaders.View, w shaders.Matrix, opt GraphOptions) Outputs {
 	outs := s.shape.Outs
-	h := shaders.NewMat("output_norm", shaders.Scratch, outs, s.c.Embed)
+	kind := shaders.Scratch
+	if opt.Hidden {
+		kind = shaders.Result
+	}
+	h := shaders.NewMat("output_norm", kind, outs, s.c.Embed)
 	s.g.Add("output_norm", &shaders.RMSNorm{
 		Step: s.step, X: s.x, Y: h, Weight: norm, Rows: outs, Count: shaders.CountOuts, Gather: true, Eps: s.c.Eps,
 	})
-	kind := shaders.Scratch
+	if opt.Hidden {
+		return Outputs{Hidden: h}
+	}
 	if opt.Logits {
 		kind = shaders.Result
 	}
