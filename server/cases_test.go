@@ -571,3 +571,40 @@ func TestCaseC28(t *testing.T) {
 		}
 	}
 }
+
+// A device that is lost is no end: the request is told, and so are those that come before there is a model again.
+func TestLost(t *testing.T) {
+	c := demoServer(t)
+	old := c.s.model.Load()
+	m := *old
+	m.generate = func(ctx context.Context, _ engine.Request) (stream, error) {
+		return lostStream{}, nil
+	}
+	c.s.model.Store(&m)
+	if status, a := c.call("POST", "/v1/chat/completions", `{`+question+`}`); status != 503 || at(t, a, "error", "type") != typeUnavailable {
+		t.Errorf("%d %v", status, a)
+	}
+	if e := <-c.s.Lost(); e != old.Engine {
+		t.Error("another engine was lost")
+	}
+	if status, a := c.call("GET", "/health", ""); status != 503 || !strings.Contains(as(a), "lost") {
+		t.Errorf("%d %v", status, a)
+	}
+	if n := c.counter("caldera_device_lost_total"); n != 1 {
+		t.Errorf("%v devices lost", n)
+	}
+	c.s.lose(&m) // what comes late of it loses no other
+	c.s.Ready(old.Engine)
+	c.s.lose(&m)
+	c.post("/v1/chat/completions", `{`+question+`}`)
+}
+
+// lostStream is a request whose device is lost.
+type lostStream struct{}
+
+func (lostStream) Tokens() iter.Seq2[engine.Token, error] {
+	return func(yield func(engine.Token, error) bool) { yield(engine.Token{}, engine.ErrDeviceLost) }
+}
+func (lostStream) Result() (engine.Result, error)  { return engine.Result{}, engine.ErrDeviceLost }
+func (lostStream) Progress() engine.PromptProgress { return engine.PromptProgress{} }
+func (lostStream) Cancel()                         {}

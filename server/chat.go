@@ -228,9 +228,11 @@ func (s *Server) task(r *http.Request, m *served, q *chatRequest) (*task, error)
 	t.parse = &chat.ParserOptions{
 		Tools: q.options.Tools, NoCalls: q.choice.kind == "none", Think: p.Think, KeepTags: q.keepTags, NoCallInThink: s.cfg.NoCallInThink,
 	}
-	t.request.Grammar, err = m.compile(r.Context(), constraint{
-		format: q.format, tools: q.specs, choice: q.choice, single: !q.parallel, think: p.Think,
-	})
+	c := constraint{format: q.format, tools: q.specs, choice: q.choice, single: !q.parallel, think: p.Think}
+	if x, err := m.Template(); err == nil {
+		c.json = x.JSONCalls()
+	}
+	t.request.Grammar, err = m.compile(r.Context(), c)
 	return t, err
 }
 

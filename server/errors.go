@@ -17,7 +17,6 @@ import (
 	"github.com/calderaml/caldera/engine/grammar/schema"
 	"github.com/calderaml/caldera/engine/grammar/toolcall"
 	"github.com/calderaml/caldera/engine/sample"
-	"github.com/calderaml/caldera/vk"
 )
 
 // Types of errors (specification, 6.9).
@@ -129,8 +128,8 @@ func asError(err error) *apiError {
 		return busy(err.Error())
 	case errors.Is(err, engine.ErrClosed), errors.Is(err, errShutdown):
 		return unavailable("the server is shutting down")
-	case errors.Is(err, vk.ErrDeviceLost):
-		e := unavailable("the device was lost; the server has to be started again")
+	case errors.Is(err, engine.ErrDeviceLost):
+		e := unavailable("the device was lost; it is opened again")
 		e.cause = err
 		return e
 	case errors.As(err, &lost), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):

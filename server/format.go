@@ -125,6 +125,7 @@ type constraint struct {
 	tools  []toolcall.Tool
 	choice toolChoice
 	single bool // one call at most
+	json   bool // calls are JSON
 	think  chat.Think
 }
 
@@ -139,7 +140,7 @@ func (m *served) compile(ctx context.Context, c constraint) (*grammar.Grammar, e
 	if free && !must && (!strict || c.choice.kind == "none") {
 		return nil, nil
 	}
-	desc, err := json.Marshal([]any{c.format.kind, c.format.source, c.format.choices, c.format.strict, c.tools, c.choice.kind, c.choice.name, c.single, c.think})
+	desc, err := json.Marshal([]any{c.format.kind, c.format.source, c.format.choices, c.format.strict, c.tools, c.choice.kind, c.choice.name, c.single, c.json, c.think})
 	if err != nil {
 		return nil, err
 	}
@@ -194,7 +195,7 @@ func (c *constraint) build(ctx context.Context, b *grammar.Builder, must bool) (
 				}
 			}
 		}
-		calls, err := toolcall.Build(ctx, b, tools, toolcall.Options{Single: c.single || c.choice.kind == "named"})
+		calls, err := toolcall.Build(ctx, b, tools, toolcall.Options{Single: c.single || c.choice.kind == "named", JSON: c.json})
 		if err != nil {
 			return x, err
 		}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/calderaml/caldera/engine"
 	"github.com/calderaml/caldera/engine/sample"
-	"github.com/calderaml/caldera/gguf"
 )
 
 // What llama-server offers beside the OpenAI API, as far as its users' tools ask for it.
@@ -47,25 +46,12 @@ func (s *Server) modelObjects() []modelObject {
 		o := modelObject{ID: name, Object: "model", Created: s.began.Unix(), Owner: "caldera"}
 		if m != nil {
 			c := m.Model()
-			params, size := m.size()
-			o.Meta = &modelMeta{Vocab: c.Vocab, Context: m.Context(), Train: c.Context, Embed: c.Embed, Params: params, Size: size}
+			a := m.about
+			o.Meta = &modelMeta{Vocab: c.Vocab, Context: m.Context(), Train: c.Context, Embed: c.Embed, Params: a.Params, Size: a.Bytes}
 		}
 		list = append(list, o)
 	}
 	return list
-}
-
-// size is how many parameters the model has and how many bytes they take.
-func (m *served) size() (params, bytes int64) {
-	for _, t := range m.File().Tensors() {
-		n := int64(1)
-		for _, d := range t.Dims {
-			n *= int64(d)
-		}
-		params += n
-		bytes += t.Size
-	}
-	return params, bytes
 }
 
 // models is GET /v1/models.
@@ -243,13 +229,7 @@ func (s *Server) props(w http.ResponseWriter, _ *http.Request) error {
 	if s.cfg.MaxTokens > 0 {
 		params["n_predict"] = s.cfg.MaxTokens
 	}
-	f := m.File()
-	name, _ := f.String("general.name")
-	quant := ""
-	if id, err := f.Uint32("general.file_type"); err == nil {
-		quant = gguf.FileTypeName(id)
-	}
-	weights, size := m.size()
+	about := m.about
 	plan := m.Memory()
 	device := map[string]any{"name": m.Device(), "backend": plan.Backend, "software": m.Software(), "memory": s.memory(m), "pools": plan.Pools}
 	if d := m.DeviceInfo(); d.Name != "" {
@@ -262,7 +242,7 @@ func (s *Server) props(w http.ResponseWriter, _ *http.Request) error {
 		"default_generation_settings": map[string]any{"n_ctx": m.Context(), "params": params},
 		"total_slots":                 m.slots,
 		"model_alias":                 s.cfg.Models[0],
-		"model_path":                  filepath.Base(f.Name()),
+		"model_path":                  filepath.Base(m.File().Name()),
 		"chat_template":               source,
 		"build_info":                  "caldera " + s.cfg.Version,
 		"is_sleeping":                 false,
@@ -270,7 +250,7 @@ func (s *Server) props(w http.ResponseWriter, _ *http.Request) error {
 		"sampling":                    map[string]any{"thinking": samplingParams(s.cfg.Sampling(true)), "non_thinking": samplingParams(s.cfg.Sampling(false))},
 		"recent_errors":               faults,
 		"model": map[string]any{
-			"name": name, "arch": m.Model().Arch, "quantization": quant, "params": weights, "size_bytes": size, "thinks": thinks, "layers": m.Model().Layers,
+			"name": about.Name, "arch": about.Arch, "quantization": about.FileType, "params": about.Params, "size_bytes": about.Bytes, "thinks": thinks, "layers": m.Model().Layers,
 		},
 		"device": device,
 	})

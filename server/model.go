@@ -27,10 +27,11 @@ type stream interface {
 type served struct {
 	*engine.Engine
 	tok      *tokenizer.Tokenizer
+	about    engine.About
 	slots    int
 	digest   string // of what the model is
 	since    time.Time
-	grammars grammars
+	grammars *grammars
 	generate func(context.Context, engine.Request) (stream, error) // tests put faults in its place
 }
 
@@ -44,7 +45,7 @@ func newServed(e *engine.Engine) *served {
 	}
 	h.Write([]byte(filepath.Base(f.Name())))
 	return &served{
-		Engine: e, tok: e.Tokenizer(), slots: e.Stats().Slots, since: time.Now(),
+		Engine: e, tok: e.Tokenizer(), about: e.About(), grammars: new(grammars), slots: e.Stats().Slots, since: time.Now(),
 		digest: hex.EncodeToString(h.Sum(nil)[:6]),
 		generate: func(ctx context.Context, r engine.Request) (stream, error) {
 			return e.Generate(ctx, r)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/calderaml/caldera/engine"
 	"github.com/calderaml/caldera/engine/chat"
-	"github.com/calderaml/caldera/gguf"
 )
 
 // The basics of Ollama's API (specification, 6.8): lines of JSON in place of events, and options in an object of their own.
@@ -54,12 +53,9 @@ func (s *Server) ollamaModel(m *served) ollamaModel {
 	if !strings.Contains(name, ":") {
 		name += ":latest"
 	}
-	params, size := m.size()
-	d := ollamaDetails{Format: "gguf", Family: m.Model().Arch, Families: []string{m.Model().Arch}, Parameter: billions(params)}
-	if id, err := m.File().Uint32("general.file_type"); err == nil {
-		d.Quant = gguf.FileTypeName(id)
-	}
-	return ollamaModel{Name: name, Model: name, Modified: s.began.UTC(), Size: size, Digest: "sha256:" + m.digest, Details: d}
+	a := m.about
+	d := ollamaDetails{Format: "gguf", Family: a.Arch, Families: []string{a.Arch}, Parameter: billions(a.Params), Quant: a.FileType}
+	return ollamaModel{Name: name, Model: name, Modified: s.began.UTC(), Size: a.Bytes, Digest: "sha256:" + m.digest, Details: d}
 }
 
 // billions is a number of parameters for people.
@@ -126,11 +122,10 @@ func (s *Server) ollamaShow(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	c, x := m.Model(), s.ollamaModel(m)
-	params, _ := m.size()
 	writeJSON(w, http.StatusOK, map[string]any{
 		"details": x.Details, "template": source, "capabilities": can, "modified_at": x.Modified, "parameters": "",
 		"model_info": map[string]any{
-			"general.architecture": c.Arch, "general.parameter_count": params,
+			"general.architecture": c.Arch, "general.parameter_count": m.about.Params,
 			c.Arch + ".context_length": c.Context, c.Arch + ".embedding_length": c.Embed, c.Arch + ".block_count": c.Layers,
 		},
 	})

@@ -82,6 +82,7 @@ type Server struct {
 
 	model   atomic.Pointer[served]
 	loading atomic.Pointer[Loading]
+	lost    chan *engine.Engine
 	closing atomic.Bool
 	last    atomic.Int64 // number of the last task
 	// stop ends what still runs.
@@ -123,7 +124,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Sampling == nil {
 		cfg.Sampling = sample.Defaults
 	}
-	s := &Server{cfg: cfg, began: time.Now()}
+	s := &Server{cfg: cfg, began: time.Now(), lost: make(chan *engine.Engine, 1)}
 	s.running, s.stop = context.WithCancelCause(context.Background())
 	for _, k := range cfg.Keys {
 		s.keys = append(s.keys, sha256.Sum256([]byte(k)))
@@ -143,6 +144,18 @@ func (s *Server) Load(l Loading) { s.loading.Store(&l) }
 
 // Ready gives the server its model. The engine stays the caller's.
 func (s *Server) Ready(e *engine.Engine) { s.model.Store(newServed(e)) }
+
+// lose puts a model away whose device was lost.
+func (s *Server) lose(m *served) {
+	s.loading.Store(&Loading{Stage: "the device was lost and is opened again"})
+	if s.model.CompareAndSwap(m, nil) {
+		s.metrics.lost.Inc()
+		s.lost <- m.Engine // there is room: a model is lost once, and the next one comes after it was taken
+	}
+}
+
+// Lost gives engines whose device was lost. The server has no model from then on, until it gets another by Ready.
+func (s *Server) Lost() <-chan *engine.Engine { return s.lost }
 
 // Handler returns what answers requests.
 func (s *Server) Handler() http.Handler { return s.handler }

@@ -62,6 +62,14 @@ const progressEvery = 200 * time.Millisecond
 // run runs a task and tells sink what comes of it, in order and one at a time. The task ends when sink fails, and with the
 // first answer that fails. The answers come by index.
 func (s *Server) run(r *http.Request, m *served, t *task, sink func(update) error) ([]answer, error) {
+	answers, err := s.runTask(r, m, t, sink)
+	if errors.Is(err, engine.ErrDeviceLost) {
+		s.lose(m)
+	}
+	return answers, err
+}
+
+func (s *Server) runTask(r *http.Request, m *served, t *task, sink func(update) error) ([]answer, error) {
 	ctx, cancel := context.WithCancel(r.Context())
 	t.id = s.last.Add(1)
 	x := &running{s: s, m: m, t: t, ctx: ctx, items: make(chan item)}

@@ -115,6 +115,12 @@ func (t *Template) probe() {
 // Source returns what was compiled.
 func (t *Template) Source() string { return t.source }
 
+// JSONCalls reports whether the template asks for tool calls as JSON objects, as those of Qwen3 do, and not for functions with
+// parameters in tags.
+func (t *Template) JSONCalls() bool {
+	return strings.Contains(t.source, "<tool_call>") && !strings.Contains(t.source, "<function=")
+}
+
 // Thinks reports whether the template can switch thinking on and off.
 func (t *Template) Thinks() bool { return t.thinks }
 

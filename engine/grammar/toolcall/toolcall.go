@@ -11,10 +11,17 @@
 // A value of type string is free text up to the first "\n</parameter>"; others are JSON under their schema.
 // Parameters come in schema order. Required ones are present, others can be left out. One newline stands between two
 // calls.
+//
+// Templates of Qwen3 ask for another form ([Options.JSON]), in which a call is JSON with the arguments under their schema:
+//
+//	<tool_call>
+//	{"name": "NAME", "arguments": {...}}
+//	</tool_call>
 package toolcall
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -44,6 +51,8 @@ type Options struct {
 	Schema schema.Options
 	// Single ends the text after the first call; otherwise there can be more.
 	Single bool
+	// JSON writes calls as JSON.
+	JSON bool
 }
 
 // Calls is a grammar of one or more calls.
@@ -84,7 +93,7 @@ func Build(ctx context.Context, b *grammar.Builder, tools []Tool, opts Options) 
 		var params grammar.Expr
 		err := b.Try(func() error {
 			var err error
-			params, err = parameters(ctx, b, t, opts.Schema)
+			params, err = arguments(ctx, b, t, opts)
 			return err
 		})
 		if ctx.Err() != nil {
@@ -95,17 +104,24 @@ func Build(ctx context.Context, b *grammar.Builder, tools []Tool, opts Options) 
 				return nil, &ToolError{t.Name, err}
 			}
 			calls.Loose[t.Name] = err
-			if params, err = free(ctx, b); err != nil {
+			if params, err = free(ctx, b, opts); err != nil {
 				return nil, &ToolError{t.Name, err}
 			}
 		}
 		if err := b.Err(); err != nil {
 			return nil, err
 		}
-		alts = append(alts, grammar.Seq(grammar.Lit(t.Name+">\n"), params))
+		name := t.Name + ">\n"
+		if opts.JSON {
+			name = quoted(t.Name) + `, "arguments": `
+		}
+		alts = append(alts, grammar.Seq(grammar.Lit(name), params))
 	}
-	body := b.New("tool call", grammar.Seq(
-		grammar.Lit("\n<function="), grammar.Alt(alts...), grammar.Lit("</function>\n</tool_call>")))
+	begin, end := "\n<function=", "</function>\n</tool_call>"
+	if opts.JSON {
+		begin, end = "\n{\"name\": ", "}\n</tool_call>"
+	}
+	body := b.New("tool call", grammar.Seq(grammar.Lit(begin), grammar.Alt(alts...), grammar.Lit(end)))
 	calls.Rest = body
 	if !opts.Single {
 		calls.Rest = grammar.Seq(body, grammar.Repeat(grammar.Seq(grammar.Lit("\n"+Trigger), body), 0, grammar.Unbounded))
@@ -117,6 +133,34 @@ func Build(ctx context.Context, b *grammar.Builder, tools []Tool, opts Options) 
 // isName reports whether a name can stand in a tag.
 func isName(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == '<' || r == '=' || r == '>' })
+}
+
+// quoted is a name as JSON.
+func quoted(name string) string {
+	q, _ := json.Marshal(name) // strings have a form always
+	return string(q)
+}
+
+// arguments are those of one call.
+func arguments(ctx context.Context, b *grammar.Builder, t Tool, opts Options) (grammar.Expr, error) {
+	if !opts.JSON {
+		return parameters(ctx, b, t, opts.Schema)
+	}
+	if len(t.Parameters) == 0 {
+		return grammar.Lit("{}"), nil
+	}
+	e, err := schema.Build(ctx, b, t.Parameters, opts.Schema)
+	if err != nil {
+		return e, err
+	}
+	return e, check(ctx, b, e)
+}
+
+// check finds a schema that nothing satisfies, or that is only found to be too large when all is put together. That must
+// not spoil the other tools.
+func check(ctx context.Context, b *grammar.Builder, e grammar.Expr) error {
+	_, err := b.Compile(ctx, e)
+	return schema.Wrap(err)
 }
 
 func parameters(ctx context.Context, b *grammar.Builder, t Tool, opts schema.Options) (grammar.Expr, error) {
@@ -142,19 +186,15 @@ func parameters(ctx context.Context, b *grammar.Builder, t Tool, opts schema.Opt
 		list = append(list, grammar.Repeat(parameter(p.OtherName, p.OtherValue), 0, grammar.Unbounded))
 	}
 	e := b.New("parameters", grammar.Seq(list...))
-	// A schema can be one that nothing satisfies, or that is only found to be too large when all is put together.
-	// That must not spoil the other tools.
-	if _, err := b.Compile(ctx, e); err != nil {
-		return grammar.Expr{}, schema.Wrap(err)
-	}
-	return e, nil
+	return e, check(ctx, b, e)
 }
 
 func parameter(name, value grammar.Expr) grammar.Expr {
 	return grammar.Seq(grammar.Lit("<parameter="), name, grammar.Lit(">\n"), value, grammar.Lit("\n"))
 }
 
-// free are parameters of any names with any text.
-func free(ctx context.Context, b *grammar.Builder) (grammar.Expr, error) {
-	return parameters(ctx, b, Tool{Parameters: []byte(`{"type":"object"}`)}, schema.Options{})
+// free are arguments of any names and values.
+func free(ctx context.Context, b *grammar.Builder, opts Options) (grammar.Expr, error) {
+	opts.Schema = schema.Options{}
+	return arguments(ctx, b, Tool{Parameters: []byte(`{"type":"object"}`)}, opts)
 }

@@ -239,3 +239,29 @@ func TestModelOutputs(t *testing.T) {
 		}
 	}
 }
+
+// Calls in Qwen3's form have their arguments as JSON under the schema.
+func TestJSONCalls(t *testing.T) {
+	g := compile(t, []Tool{weather, {Name: "noop"}, {Name: "loose", Parameters: []byte(`{"not":{}}`)}}, Options{JSON: true})
+	one := func(name, arguments string) string {
+		return "<tool_call>\n{\"name\": \"" + name + "\", \"arguments\": " + arguments + "}\n</tool_call>"
+	}
+	for _, text := range []string{
+		one("weather", `{"city":"Oslo"}`),
+		one("weather", `{"city":"Oslo","days":14,"unit":"C"}`),
+		one("noop", "{}"),
+		one("loose", `{"any":[1,"x"]}`),
+		one("noop", "{}") + "\n" + one("weather", `{"city":""}`),
+	} {
+		if !matches(g, text) {
+			t.Errorf("refused: %s", text)
+		}
+	}
+	for _, text := range []string{
+		one("weather", `{}`), one("weather", `{"city":1}`), one("noop", `{"a":1}`), one("other", "{}"), one("noop", "{}") + one("noop", "{}"), call("noop"),
+	} {
+		if matches(g, text) {
+			t.Errorf("accepted: %s", text)
+		}
+	}
+}
