@@ -187,7 +187,7 @@ func (s *Server) render(r *http.Request, m *served, q *chatRequest) (*chat.Promp
 	if err != nil {
 		return nil, nil, err
 	}
-	ids, err := engine.EncodePrompt(r.Context(), m.tok, p, s.cfg.TrustSpecial, -1)
+	ids, err := engine.EncodePrompt(r.Context(), m.tok, p, s.cfg.TrustSpecial, m.countLimit())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -197,6 +197,10 @@ func (s *Server) render(r *http.Request, m *served, q *chatRequest) (*chat.Promp
 	return p, ids, m.fits(len(ids))
 }
 
+// countLimit is where the tokens of a prompt are no longer counted: far enough beyond the context that people learn by how
+// much theirs is too long, and near enough that a text of megabytes costs little.
+func (m *served) countLimit() int { return 4*m.Context() + 1<<16 }
+
 // fits refuses a prompt that leaves no room for an answer.
 func (m *served) fits(n int) error {
 	switch {
@@ -205,10 +209,18 @@ func (m *served) fits(n int) error {
 	case n > m.Context():
 		return &apiError{
 			Status: http.StatusBadRequest, Type: typeContext, Tokens: n, Context: m.Context(),
-			Message: "the prompt has " + plural(n, "token") + ", more than the context of " + plural(m.Context(), "token") + "; make it shorter, or start the server with a larger --ctx",
+			Message: "the prompt has " + m.count(n) + ", more than the context of " + plural(m.Context(), "token") + "; make it shorter, or start the server with a larger --ctx",
 		}
 	}
 	return nil
+}
+
+// count is a number of tokens, of which there may be more than were counted.
+func (m *served) count(n int) string {
+	if n > m.countLimit() {
+		return "more than " + plural(m.countLimit(), "token")
+	}
+	return plural(n, "token")
 }
 
 // task makes a conversation a task.
@@ -221,7 +233,7 @@ func (s *Server) task(r *http.Request, m *served, q *chatRequest) (*task, error)
 	if err != nil {
 		return nil, err
 	}
-	t := &task{prompts: [][]int32{ids}, n: q.n, request: q.request(params), single: !q.parallel, ping: q.pings(), progress: q.progress && q.stream}
+	t := &task{prompts: [][]int32{ids}, n: q.n, request: q.request(params), single: !q.parallel, stream: q.stream, ping: q.pings(), progress: q.progress && q.stream}
 	if t.request.MaxTokens == 0 {
 		t.request.MaxTokens = s.cfg.MaxTokens
 	}

@@ -152,7 +152,7 @@ func (q *completionRequest) readPrompts(ctx context.Context, m *served, field st
 
 // encode returns the tokens of a raw prompt. As everywhere where there is no template, it may spell control tokens.
 func (m *served) encode(ctx context.Context, text string) ([]int32, error) {
-	ids, err := m.tok.EncodeLimit(ctx, text, true, -1)
+	ids, err := m.tok.EncodeLimit(ctx, text, true, m.countLimit())
 	if err == nil && m.tok.AddBOS() {
 		ids = append([]int32{m.tok.BOS()}, ids...)
 	}
@@ -165,7 +165,7 @@ func (s *Server) plainTask(r *http.Request, m *served, c *common, prompts [][]in
 	if err != nil {
 		return nil, err
 	}
-	t := &task{prompts: prompts, n: c.n, request: c.request(params), ping: c.pings(), progress: c.progress && c.stream}
+	t := &task{prompts: prompts, n: c.n, request: c.request(params), stream: c.stream, ping: c.pings(), progress: c.progress && c.stream}
 	if t.request.MaxTokens == 0 {
 		t.request.MaxTokens = s.cfg.MaxTokens
 	}

@@ -180,12 +180,17 @@ func errorForm(r *http.Request) func(*apiError) any {
 	return func(e *apiError) any { return map[string]any{"error": e.body()} }
 }
 
+// wholeTimeout is the time that taking an answer that is no stream may take.
+const wholeTimeout = 2 * time.Minute
+
 // writeJSON answers with JSON. What cannot be written is a matter of the connection, which the caller learns nothing of.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	data, err := json.Marshal(v)
 	if err != nil { // values that JSON has no form for; none are ever put in
 		status, data = http.StatusInternalServerError, []byte(`{"error":{"message":"the answer has no form in JSON","type":"server_error","param":null,"code":null}}`)
 	}
+	// A client that does not read shall not hold on to a connection for ever.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(wholeTimeout))
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(data)+1))

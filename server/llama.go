@@ -323,7 +323,7 @@ func (s *Server) slots(w http.ResponseWriter, r *http.Request) error {
 		}
 		if t, ok := x.Tag.(*task); ok {
 			l.Task, l.Params = t.id, samplingParams(t.request.Sample)
-			l.Params["stream"], l.Params["n_predict"] = t.ping > 0, t.request.MaxTokens
+			l.Params["stream"], l.Params["n_predict"] = t.stream, t.request.MaxTokens
 		}
 	}
 	writeJSON(w, http.StatusOK, list)

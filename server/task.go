@@ -23,7 +23,8 @@ type task struct {
 	parse *chat.ParserOptions
 	// single ends an answer after its first tool call.
 	single   bool
-	ping     time.Duration // 0 or less for none
+	stream   bool
+	ping     time.Duration // of a stream, 0 or less for none
 	progress bool          // tell how far the first prompt is
 }
 
@@ -166,7 +167,7 @@ func (x *running) launch(total int) error {
 		k := len(x.streams)
 		req := x.t.request
 		req.Prompt, req.Tag = x.t.prompts[k/x.t.n], x.t
-		req.Sample.Seed += uint64(k)
+		req.Sample.Seed += uint64(k % x.t.n)
 		st, err := x.m.generate(x.ctx, req)
 		if errors.Is(err, engine.ErrBusy) && k > 0 {
 			x.retry = time.After(retryAfter)
