@@ -330,27 +330,3 @@ func TestGrace(t *testing.T) {
 		})
 	}
 }
-
-// The deadline of a stream's writes does not outlive the stream.
-func TestDeadlineEnds(t *testing.T) {
-	c := demoServer(t, func(c *Config) { c.WriteTimeout = time.Second })
-	one := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
-	defer one.CloseIdleConnections()
-	res, err := one.Post(c.url+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"One","max_tokens":1,"stream":true}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	io.Copy(io.Discard, res.Body)
-	res.Body.Close()
-	time.Sleep(1100 * time.Millisecond) // beyond the deadline
-	for _, path := range []string{"/health", "/metrics", "/"} {
-		res, err := one.Get(c.url + path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n, err := io.Copy(io.Discard, res.Body); err != nil || n == 0 {
-			t.Errorf("%s: %d bytes, %v", path, n, err)
-		}
-		res.Body.Close()
-	}
-}

@@ -158,8 +158,6 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		i := &info{id: requestID(r.Header.Get("X-Request-Id")), route: "other", conn: http.NewResponseController(w)}
-		// A stream before on this connection has left its deadline.
-		_ = i.conn.SetWriteDeadline(time.Time{})
 		// A server's end ends its requests; a client's too, which is why the request's context is the base.
 		ctx, cancel := context.WithCancelCause(context.WithValue(r.Context(), infoKey{}, i))
 		defer cancel(nil)
