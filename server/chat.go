@@ -33,8 +33,8 @@ func (s *Server) readChat(b *body) (*chatRequest, error) {
 			return nil, notSupported(http.StatusBadRequest, name, "is not supported; leave it out")
 		}
 	}
-	q.readLimit(b, 1, "max_tokens", "max_completion_tokens")
-	q.readLimit(b, -1, "n_predict")
+	q.readLimit(b, false, "max_tokens", "max_completion_tokens")
+	q.readLimit(b, true, "n_predict")
 	q.logprobs = b.truth("logprobs", false)
 	if n, ok := b.whole("top_logprobs", 0, 20); ok {
 		if !q.logprobs && n > 0 {

@@ -180,10 +180,7 @@ func (c *chatWriter) stream(s *Server, w http.ResponseWriter, r *http.Request) e
 			err = e.done()
 		}
 	}
-	if err == nil {
-		return nil
-	}
-	return e.fail(s, r, err, func(form any) error { return e.data("", form) })
+	return e.end(s, r, err, func(form any) error { return e.data("", form) })
 }
 
 // take takes the log-probabilities that have come up to now.

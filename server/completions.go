@@ -305,10 +305,7 @@ func (c *completionWriter) stream(s *Server, w http.ResponseWriter, r *http.Requ
 	if err == nil {
 		err = e.done()
 	}
-	if err == nil {
-		return nil
-	}
-	return e.fail(s, r, err, func(form any) error { return e.data("", form) })
+	return e.end(s, r, err, func(form any) error { return e.data("", form) })
 }
 
 // add takes in a token of the answer.

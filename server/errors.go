@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/calderaml/caldera/engine"
@@ -146,7 +148,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	h := w.Header()
 	if e.Retry > 0 {
-		h.Set("Retry-After", strconv.Itoa(int(max(1, e.Retry.Seconds()))))
+		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(e.Retry.Seconds()))))
 	}
 	if e.Status == http.StatusUnauthorized {
 		h.Set("WWW-Authenticate", "Bearer")
@@ -174,8 +176,11 @@ func (s *Server) explain(r *http.Request, err error) *apiError {
 
 // errorForm is the form that errors have in the API of a request.
 func errorForm(r *http.Request) func(*apiError) any {
-	if f := infoOf(r).form; f != nil {
-		return f
+	switch path := r.URL.Path; {
+	case strings.HasPrefix(path, "/v1/messages"):
+		return messagesForm
+	case strings.HasPrefix(path, "/api/"):
+		return ollamaForm
 	}
 	return func(e *apiError) any { return map[string]any{"error": e.body()} }
 }

@@ -182,16 +182,20 @@ func readStop(b *body, name string) []string {
 	return list
 }
 
-// readLimit reads the most tokens of an answer, of which the smaller counts where there are several names for it.
-func (c *common) readLimit(b *body, least int64, names ...string) {
+// readLimit reads the most tokens of an answer, of which the smallest counts where there are several names for it. Where
+// free is set, a number below 0 is no limit.
+func (c *common) readLimit(b *body, free bool, names ...string) {
+	least := int64(1)
+	if free {
+		least = math.MinInt64
+	}
 	for _, name := range names {
 		n, ok := b.whole(name, least, math.MaxInt64)
-		if !ok || n < 0 {
-			continue
-		}
-		m := int(min(n, math.MaxInt32))
-		if c.maxTokens == 0 || m < c.maxTokens {
-			c.maxTokens = m
+		switch {
+		case ok && n == 0:
+			b.fail(name, "0 is not possible; use 1 or more, or -1 for no limit")
+		case ok && n > 0 && (c.maxTokens == 0 || n < int64(c.maxTokens)):
+			c.maxTokens = int(min(n, math.MaxInt32))
 		}
 	}
 }

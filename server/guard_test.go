@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
+	"iter"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -13,6 +15,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/calderaml/caldera/engine"
 )
 
 // status returns the status of a request with some headers, given in pairs.
@@ -328,5 +332,47 @@ func TestGrace(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// endless is a stream that goes on as long as it is read.
+type endless struct{ ctx context.Context }
+
+func (e endless) Tokens() iter.Seq2[engine.Token, error] {
+	text := strings.Repeat("x", 1<<16)
+	return func(yield func(engine.Token, error) bool) {
+		for e.ctx.Err() == nil && yield(engine.Token{ID: 1, Text: text}, nil) {
+		}
+	}
+}
+
+func (e endless) Result() (engine.Result, error) {
+	<-e.ctx.Done()
+	return engine.Result{Reason: engine.ReasonCancelled}, e.ctx.Err()
+}
+func (endless) Progress() engine.PromptProgress { return engine.PromptProgress{} }
+func (endless) Cancel()                         {}
+
+// A client that takes nothing of a stream is given up after a while, and its request ends.
+func TestNoReader(t *testing.T) {
+	c := demoServer(t, func(c *Config) { c.WriteTimeout = 100 * time.Millisecond })
+	m := *c.s.model.Load()
+	ended := make(chan struct{})
+	m.generate = func(ctx context.Context, _ engine.Request) (stream, error) {
+		context.AfterFunc(ctx, func() { close(ended) })
+		return endless{ctx}, nil
+	}
+	c.s.model.Store(&m)
+	conn, err := net.Dial("tcp", strings.TrimPrefix(c.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	body := `{"prompt":"x","stream":true}`
+	fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Error("the request goes on")
 	}
 }

@@ -27,8 +27,7 @@ type route struct {
 	paths  []string
 	method string
 	serve  func(s *Server, w http.ResponseWriter, r *http.Request) error
-	public bool                // no key is needed
-	form   func(*apiError) any // of errors, nil for OpenAI's
+	public bool // no key is needed
 }
 
 // routeTable is every route. The first path names the route in metrics.
@@ -49,14 +48,14 @@ func (s *Server) routeTable() []route {
 		{paths: []string{"/v1/responses/input_tokens"}, method: "POST", serve: (*Server).responseTokens},
 		{paths: []string{"/props"}, method: "GET", serve: (*Server).props},
 		{paths: []string{"/slots"}, method: "GET", serve: (*Server).slots},
-		{paths: []string{"/v1/messages"}, method: "POST", serve: (*Server).messages, form: messagesForm},
-		{paths: []string{"/v1/messages/count_tokens"}, method: "POST", serve: (*Server).countTokens, form: messagesForm},
-		{paths: []string{"/api/version"}, method: "GET", serve: (*Server).ollamaVersions, form: ollamaForm},
-		{paths: []string{"/api/tags"}, method: "GET", serve: (*Server).ollamaTags, form: ollamaForm},
-		{paths: []string{"/api/ps"}, method: "GET", serve: (*Server).ollamaRunning, form: ollamaForm},
-		{paths: []string{"/api/show"}, method: "POST", serve: (*Server).ollamaShow, form: ollamaForm},
-		{paths: []string{"/api/chat"}, method: "POST", serve: (*Server).ollamaChat, form: ollamaForm},
-		{paths: []string{"/api/generate"}, method: "POST", serve: (*Server).ollamaGenerate, form: ollamaForm},
+		{paths: []string{"/v1/messages"}, method: "POST", serve: (*Server).messages},
+		{paths: []string{"/v1/messages/count_tokens"}, method: "POST", serve: (*Server).countTokens},
+		{paths: []string{"/api/version"}, method: "GET", serve: (*Server).ollamaVersions},
+		{paths: []string{"/api/tags"}, method: "GET", serve: (*Server).ollamaTags},
+		{paths: []string{"/api/ps"}, method: "GET", serve: (*Server).ollamaRunning},
+		{paths: []string{"/api/show"}, method: "POST", serve: (*Server).ollamaShow},
+		{paths: []string{"/api/chat"}, method: "POST", serve: (*Server).ollamaChat},
+		{paths: []string{"/api/generate"}, method: "POST", serve: (*Server).ollamaGenerate},
 		{paths: []string{"/metrics"}, method: "GET", serve: (*Server).serveMetrics},
 	}
 }
@@ -110,7 +109,6 @@ func (s *Server) routes() http.Handler {
 type info struct {
 	id     string
 	route  string
-	form   func(*apiError) any
 	conn   *http.ResponseController
 	status int
 	err    error
@@ -196,7 +194,11 @@ func (s *Server) guard(next http.Handler) http.Handler {
 func (s *Server) at(x route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		i := infoOf(r)
-		i.route, i.form = x.paths[0], x.form
+		i.route = x.paths[0]
+		if x.method == http.MethodPost {
+			s.busy.Add(1)
+			defer s.busy.Add(-1)
+		}
 		err := error(nil)
 		if !x.public {
 			err = s.authorize(r)

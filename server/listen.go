@@ -20,9 +20,12 @@ const (
 	headerTimeout = 5 * time.Second
 	idleTimeout   = 60 * time.Second
 	maxHeader     = 32 << 10
-	// abortTimeout is how long answers that are cut off have for saying so.
+	// abortTimeout is how long answers have for their last words.
 	abortTimeout = 2 * time.Second
 )
+
+// idlePoll is how often a server that ends looks whether answers still run.
+const idlePoll = 10 * time.Millisecond
 
 // unixPrefix begins an address that is the path of a socket.
 const unixPrefix = "unix:"
@@ -53,6 +56,12 @@ func Loopback(ln net.Listener) bool {
 	return !ok || a.IP.IsLoopback()
 }
 
+// Browsable reports whether a page of another site could reach a listener by a name that means this machine.
+func Browsable(ln net.Listener) bool {
+	a, ok := ln.Addr().(*net.TCPAddr)
+	return ok && a.IP.IsLoopback()
+}
+
 // A Certificate is the files of a TLS certificate, which may change while it is in use.
 type Certificate struct {
 	cert, key string
@@ -75,8 +84,8 @@ func (c *Certificate) Reload() error {
 	return nil
 }
 
-// Serve answers what comes in at ln, with TLS where there is a certificate. When ctx ends it takes nothing more in, lets what
-// runs run for the time of grace, then cuts it off, and returns nil.
+// Serve answers what comes in at ln, with TLS where there is a certificate. When ctx ends it refuses what comes in, so that
+// /health tells balancers, lets what runs run for the time of grace, then cuts it off, and returns nil.
 func (s *Server) Serve(ctx context.Context, ln net.Listener, cert *Certificate, grace time.Duration) error {
 	h := &http.Server{
 		Handler: s.handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
@@ -100,13 +109,13 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener, cert *Certificate, 
 	case <-ctx.Done():
 	}
 	s.Close()
-	limit, cancel := context.WithTimeout(context.Background(), grace)
-	defer cancel()
-	if h.Shutdown(limit) == nil {
-		return nil
+	for end := time.Now().Add(grace); s.busy.Load() > 0 && time.Now().Before(end); {
+		time.Sleep(idlePoll)
 	}
-	s.Abort()
-	limit, cancel = context.WithTimeout(context.Background(), abortTimeout)
+	if s.busy.Load() > 0 {
+		s.Abort()
+	}
+	limit, cancel := context.WithTimeout(context.Background(), abortTimeout)
 	defer cancel()
 	if h.Shutdown(limit) != nil {
 		return h.Close()

@@ -356,7 +356,7 @@ func (s *Server) llamaCompletion(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	q := &completionRequest{common: s.readCommon(b)}
-	q.readLimit(b, -1, "n_predict", "max_tokens")
+	q.readLimit(b, true, "n_predict", "max_tokens")
 	if n, ok := b.whole("n_probs", 0, 20); ok && n > 0 {
 		q.logprobs, q.top = true, int(n)
 	}
@@ -416,7 +416,7 @@ func (s *Server) llamaCompletion(w http.ResponseWriter, r *http.Request) error {
 	})
 	if err != nil {
 		if q.stream {
-			return e.fail(s, r, err, func(form any) error { return e.data("", form) })
+			return e.end(s, r, err, func(form any) error { return e.data("", form) })
 		}
 		return err
 	}
@@ -424,7 +424,7 @@ func (s *Server) llamaCompletion(w http.ResponseWriter, r *http.Request) error {
 	x.Tokens, x.Model, x.Probs = ids, q.model, probs
 	if q.stream {
 		x.Content = "" // it has been sent
-		return e.fail(s, r, e.data("", x), func(any) error { return nil })
+		return e.end(s, r, e.data("", x), func(any) error { return nil })
 	}
 	writeJSON(w, http.StatusOK, x)
 	return nil

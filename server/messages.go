@@ -459,10 +459,7 @@ func (w *messagesWriter) stream(r *http.Request, m *served, t *task) error {
 	if err == nil {
 		err = w.end(&answers[0])
 	}
-	if err == nil {
-		return nil
-	}
-	return w.e.fail(w.s, r, err, func(form any) error { return w.e.data("error", form) })
+	return w.e.end(w.s, r, err, func(form any) error { return w.e.data("error", form) })
 }
 
 // end writes the end of the message.

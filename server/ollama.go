@@ -2,7 +2,6 @@ package server
 
 import (
 	"encoding/json"
-	"math"
 	"net/http"
 	"strings"
 	"time"
@@ -139,7 +138,7 @@ func (s *Server) readOllama(b *body) (common, format) {
 	c.stream = b.truth("stream", true)
 	if o, ok := b.object("options"); ok {
 		c.readSampling(o)
-		c.readLimit(o, math.MinInt32, "num_predict")
+		c.readLimit(o, true, "num_predict")
 		c.stop = readStop(o, "stop")
 		b.join(o)
 	}
@@ -313,7 +312,7 @@ func (o *ollamaWriter) run(s *Server, w http.ResponseWriter, r *http.Request, m 
 		return nil
 	})
 	if err != nil {
-		return e.fail(s, r, err, e.line)
+		return e.end(s, r, err, e.line)
 	}
 	last := o.line(all)
 	if last == nil {
@@ -321,7 +320,7 @@ func (o *ollamaWriter) run(s *Server, w http.ResponseWriter, r *http.Request, m 
 	}
 	last.Done, last.ollamaEnd = true, ollamaEndOf(&answers[0])
 	if stream {
-		return e.fail(s, r, e.line(last), e.line)
+		return e.end(s, r, e.line(last), e.line)
 	}
 	writeJSON(w, http.StatusOK, last)
 	return nil

@@ -67,7 +67,7 @@ func (x *responseRequest) read(s *Server, b *body) (*chatRequest, error) {
 		b.refuse("background", "responses are not kept to be asked for later; use stream for a long answer")
 	}
 	b.truth("store", false)
-	q.readLimit(b, 1, "max_output_tokens")
+	q.readLimit(b, false, "max_output_tokens")
 	readMore(b)
 	x.echo = readEcho(b)
 	q.format = readTextFormat(b)

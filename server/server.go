@@ -85,6 +85,7 @@ type Server struct {
 	lost    chan *engine.Engine
 	closing atomic.Bool
 	last    atomic.Int64 // number of the last task
+	busy    atomic.Int64 // requests that may compute
 	// stop ends what still runs.
 	running context.Context
 	stop    context.CancelCauseFunc

@@ -83,10 +83,10 @@ type gone struct{ error }
 
 func (g gone) Unwrap() error { return g.error }
 
-// fail ends a stream with an error: as an ordinary answer if nothing was sent yet, else as an event. What an event is in the
+// end ends a stream, with an error if there is one: as an ordinary answer if nothing was sent yet, else as an event. What an event is in the
 // API's form is up to write.
-func (e *events) fail(s *Server, r *http.Request, err error, write func(form any) error) error {
-	if !e.sent {
+func (e *events) end(s *Server, r *http.Request, err error, write func(form any) error) error {
+	if err == nil || !e.sent {
 		return err
 	}
 	x := s.explain(r, err)

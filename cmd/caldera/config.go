@@ -87,7 +87,7 @@ type Config struct {
 		TLSCert         string   `mapstructure:"tls-cert"`
 		TLSKey          string   `mapstructure:"tls-key"`
 		MaxBody         string   `mapstructure:"max-body"` // a size
-		MaxTokens       int      `mapstructure:"max-tokens"`
+		Predict         int      `mapstructure:"predict"`
 		Ping            string   `mapstructure:"ping"` // these are durations
 		WriteTimeout    string   `mapstructure:"write-timeout"`
 		Grace           string   `mapstructure:"grace"`
@@ -136,8 +136,8 @@ var table = []setting{
 	{key: "batch", short: "b", def: 0, usage: "most `rows` (tokens) of a step, 1 to 512; 0 is 512, or 64 on a software device"},
 	{key: "submit-budget", def: "auto", check: checkBudget, usage: "`time` that a submission should occupy the device at most, as in 200ms: longer steps are divided; 0 is no limit, auto 500ms on a GPU and none on a software device"},
 	{key: "memory-limit", def: "0", check: checkSize, usage: "most memory to take beside the pages of the model file, a `size` as in 8G or 512MiB; 0 is what there is"},
-	{key: "slots", def: 0, usage: "sequences `N` that run at a time, 1 to 64; 0 is 1, or with --parallel up to 16 as they fit"},
-	{key: "queue", def: 64, usage: "`N` requests wait for a slot, read from the file ahead"},
+	{key: "slots", def: 0, usage: "sequences `N` that run at a time, 1 to 64; 0 is 4 for serve, up to 16 with --parallel, as they fit, and else 1"},
+	{key: "queue", def: 64, usage: "`N` requests wait for a slot; serve refuses more, --parallel reads no further"},
 	{key: "max-latency", def: "0", check: checkLatency, usage: "bound the `time` between two tokens of a sequence, as in 200ms, by feeding less of other prompts at once; 0 is no bound"},
 	{key: "cache-ram", def: autoSize, check: checkAutoSize, usage: "memory for the prefix cache, a `size`; 0 is none, auto none for a single prompt and else 1 GiB or a quarter of what is available"},
 	{key: "cache-disk", def: "", check: checkFolderSize, usage: "keep the prefix cache in a folder too, `DIR:SIZE`, where later runs find it"},
@@ -182,7 +182,7 @@ var table = []setting{
 	{key: "serve.tls-cert", def: "", usage: "a PEM `file` with the certificate for TLS, read again at SIGHUP"},
 	{key: "serve.tls-key", def: "", usage: "a PEM `file` with its key"},
 	{key: "serve.max-body", def: "16M", check: checkSize, usage: "the most bytes of a request, a `size`"},
-	{key: "serve.max-tokens", def: 0, usage: "most tokens `N` of an answer whose request does not say; 0 is until the context is full"},
+	{key: "serve.predict", short: "n", def: 0, usage: "most tokens `N` of an answer whose request does not say; 0 is until the context is full"},
 	{key: "serve.ping", def: "15s", check: checkLatency, usage: "the `time` between signs of life of a stream that waits; 0 is none"},
 	{key: "serve.write-timeout", def: "30s", check: checkLatency, usage: "end an answer whose client takes nothing for this `time`"},
 	{key: "serve.grace", def: "30s", check: checkLatency, usage: "the `time` that running answers have when the server is told to end"},
