@@ -1,9 +1,15 @@
 package scheduler
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
+	"runtime"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/calderaml/caldera/shaders"
 	"github.com/calderaml/caldera/vk"
@@ -107,12 +113,24 @@ func (d *Die) Close() error {
 	return d.Device.Close()
 }
 
+// pipelineKey tells pipelines apart.
+func pipelineKey(x shaders.Dispatch) string { return fmt.Sprint(x.Module, x.Spec) }
+
 // pipeline returns the pipeline of a dispatch, made on first use.
 func (d *Die) pipeline(x shaders.Dispatch) (*vk.Pipeline, error) {
-	key := fmt.Sprint(x.Module, x.Spec)
+	key := pipelineKey(x)
 	if p := d.pipelines[key]; p != nil {
 		return p, nil
 	}
+	p, err := d.newPipeline(x)
+	if err == nil {
+		d.pipelines[key] = p
+	}
+	return p, err
+}
+
+// newPipeline makes the pipeline of a dispatch. Several may be made at a time.
+func (d *Die) newPipeline(x shaders.Dispatch) (*vk.Pipeline, error) {
 	m, code, err := shaders.Lookup(x.Module)
 	if err != nil {
 		return nil, err
@@ -126,8 +144,63 @@ func (d *Die) pipeline(x shaders.Dispatch) (*vk.Pipeline, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kernel %s %v: %w", x.Module, x.Spec, err)
 	}
-	d.pipelines[key] = p
 	return p, nil
+}
+
+// MakePipelines makes the pipelines of graphs ahead of their plans, as many at a time as there are processors: drivers
+// take long for each. Progress, one call at a time, is told how many there are of those that were missing, 0 first. The
+// end of ctx ends it between two pipelines; those that were made stay.
+func (d *Die) MakePipelines(ctx context.Context, graphs []*Graph, progress func(done, total int)) error {
+	missing := map[string]shaders.Dispatch{}
+	for _, g := range graphs {
+		for _, n := range g.Nodes {
+			ds, err := n.Op.Lower(&d.Kernels)
+			if err != nil {
+				return fmt.Errorf("%s: %w", n.Label(), err)
+			}
+			for _, x := range ds {
+				if key := pipelineKey(x); d.pipelines[key] == nil {
+					missing[key] = x
+				}
+			}
+		}
+	}
+	keys := slices.Sorted(maps.Keys(missing))
+	if len(keys) == 0 {
+		return nil
+	}
+	progress(0, len(keys))
+	var mu sync.Mutex // guards what the goroutines share: done, failed, d.pipelines
+	done, next, failed := 0, atomic.Int32{}, error(nil)
+	var wg sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(keys)) {
+		wg.Go(func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= len(keys) {
+					return
+				}
+				p, err := (*vk.Pipeline)(nil), ctx.Err()
+				if err == nil {
+					p, err = d.newPipeline(missing[keys[i]])
+				}
+				mu.Lock()
+				if err != nil {
+					if failed == nil {
+						failed = err
+					}
+					next.Store(int32(len(keys)))
+				} else {
+					done++
+					d.pipelines[keys[i]] = p
+					progress(done, len(keys))
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return failed
 }
 
 // damage returns code in which every multiplication of floats is an addition: a kernel that runs and is

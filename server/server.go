@@ -82,7 +82,7 @@ type Server struct {
 
 	model   atomic.Pointer[served]
 	loading atomic.Pointer[Loading]
-	lost    chan *engine.Engine
+	lost    chan struct{} // holds something when the device of the model has been lost
 	closing atomic.Bool
 	last    atomic.Int64 // number of the last task
 	busy    atomic.Int64 // requests that may compute
@@ -98,7 +98,7 @@ type Server struct {
 type Loading struct {
 	Stage       string  `json:"stage"`
 	Progress    float64 `json:"progress"` // 0 to 1
-	Done, Total int64   `json:"-"`        // bytes
+	Done, Total int64   `json:"-"`        // bytes, or whatever the stage counts
 	// Stalled is how long there has been no progress, once that is long.
 	Stalled string `json:"stalled,omitempty"`
 }
@@ -125,7 +125,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Sampling == nil {
 		cfg.Sampling = sample.Defaults
 	}
-	s := &Server{cfg: cfg, began: time.Now(), lost: make(chan *engine.Engine, 1)}
+	s := &Server{cfg: cfg, began: time.Now(), lost: make(chan struct{}, 1)}
 	s.running, s.stop = context.WithCancelCause(context.Background())
 	for _, k := range cfg.Keys {
 		s.keys = append(s.keys, sha256.Sum256([]byte(k)))
@@ -148,15 +148,12 @@ func (s *Server) Ready(e *engine.Engine) { s.model.Store(newServed(e)) }
 
 // lose puts a model away whose device was lost.
 func (s *Server) lose(m *served) {
-	s.loading.Store(&Loading{Stage: "the device was lost and is opened again"})
 	if s.model.CompareAndSwap(m, nil) {
+		s.loading.Store(&Loading{Stage: "the device was lost and is opened again"})
 		s.metrics.lost.Inc()
-		s.lost <- m.Engine // there is room: a model is lost once, and the next one comes after it was taken
+		s.lost <- struct{}{} // there is room: a model is lost once, and the next one comes after this was taken
 	}
 }
-
-// Lost gives engines whose device was lost. The server has no model from then on, until it gets another by Ready.
-func (s *Server) Lost() <-chan *engine.Engine { return s.lost }
 
 // Handler returns what answers requests.
 func (s *Server) Handler() http.Handler { return s.handler }

@@ -22,6 +22,9 @@ import (
 var builtPath string
 
 func TestMain(m *testing.M) {
+	if text, ok := os.LookupEnv(servedEnv); ok {
+		os.Exit(servedMain(text))
+	}
 	dir, err := os.MkdirTemp("", "caldera-test")
 	if err != nil {
 		panic(err)

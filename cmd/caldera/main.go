@@ -16,7 +16,10 @@ func main() {
 
 // execute runs one command line and returns the exit code.
 func execute(ctx context.Context, args []string, in io.Reader, out, errw io.Writer) int {
-	a := newApp(in, out, errw)
+	return newApp(in, out, errw).execute(ctx, args)
+}
+
+func (a *app) execute(ctx context.Context, args []string) int {
 	root := a.rootCommand()
 	root.SetArgs(longSpellings(args))
 	err := root.ExecuteContext(ctx)

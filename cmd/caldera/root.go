@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
@@ -27,6 +28,9 @@ type app struct {
 	running  bool // a command has begun: its errors are no longer about usage
 
 	found map[string]string // files of models, by the names they were asked for
+
+	stallAfter time.Duration                         // of serve; tests make it short
+	atStage    func(stage string, done, total int64) // called by who loads a model to be served, in tests
 }
 
 func newApp(in io.Reader, out, errw io.Writer) *app {
@@ -34,7 +38,7 @@ func newApp(in io.Reader, out, errw io.Writer) *app {
 		errw = &syncWriter{w: errw} // the log is written to while a command runs, as a file may be
 	}
 	return &app{
-		in: in, out: out, errw: errw, log: zerolog.Nop(), ctx: context.Background(),
+		in: in, out: out, errw: errw, log: zerolog.Nop(), ctx: context.Background(), stallAfter: stallAfter,
 		outColor: wantsColor("auto", isTerminal(out)),
 		errColor: wantsColor("auto", isTerminal(errw)),
 	}

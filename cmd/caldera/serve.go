@@ -10,8 +10,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
+	"unicode"
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
@@ -46,10 +47,13 @@ TLS certificate again. docs/server.md has the endpoints and fields.`,
 		"repeat-last-n", "run.no-think", "tokenizer-nfc", "chat-template-file", "trust-special-tokens",
 		"slots", "queue", "max-latency", "cache-ram", "cache-disk", "cache-every",
 		"serve.host", "serve.port", "serve.alias", "serve.any-model", "serve.api-key-file", "serve.key-rate", "serve.allow-host", "serve.cors-origin",
-		"serve.tls-cert", "serve.tls-key", "serve.max-body", "serve.max-tokens", "serve.ping", "serve.write-timeout", "serve.grace",
+		"serve.tls-cert", "serve.tls-key", "serve.max-body", "serve.predict", "serve.ping", "serve.write-timeout", "serve.grace",
 		"serve.reasoning-format", "serve.tool-call-in-think", "serve.metrics-compat", "serve.log-prompts", "serve.embeddings")
 	return cmd
 }
+
+// emptyGrace is how long a server ends that never had a model.
+const emptyGrace = time.Second
 
 // serve listens, loads the model, and answers until ctx ends.
 func (a *app) serve(ctx context.Context) (err error) {
@@ -60,13 +64,17 @@ func (a *app) serve(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	model, err := a.servedModel()
+	if err != nil {
+		return err
+	}
 	ln, cert, err := a.listen()
 	if err != nil {
 		return err
 	}
 	defer ln.Close()
-	cfg.CheckHost = server.Loopback(ln)
-	if !cfg.CheckHost && len(cfg.Keys) == 0 {
+	cfg.CheckHost = server.Browsable(ln)
+	if !server.Loopback(ln) && len(cfg.Keys) == 0 {
 		a.log.Warn().Str("address", ln.Addr().String()).Msg("other machines can use this server without an API key; see --api-key-file")
 	}
 	s, err := server.New(cfg)
@@ -96,19 +104,36 @@ func (a *app) serve(ctx context.Context) (err error) {
 		scheme = "https"
 	}
 	a.log.Info().Str("url", listenURL(scheme, ln)).Msg("listening")
-	e, err := a.loadServed(ctx, s)
-	if err != nil {
+	// The engine outlives the requests that it answers.
+	using, release := context.WithCancel(context.WithoutCancel(ctx))
+	defer release()
+	kept := make(chan error, 1)
+	go func() {
+		after, began := "", time.Now()
+		err := s.Keep(using, func(context.Context) (*engine.Engine, error) {
+			began = time.Now()
+			l := &loadWatch{a: a, s: s, after: after, began: began}
+			after = "after the device was lost: "
+			return l.load(ctx, model)
+		}, func(e *engine.Engine) {
+			a.log.Info().Str("model", a.modelName()).Str("device", e.Device()).Int("slots", e.Stats().Slots).Int("ctx", e.Context()).
+				Float64("load_s", e.LoadTime().Seconds()).Float64("after_s", time.Since(began).Seconds()).Str("url", listenURL(scheme, ln)).Msg("ready")
+		})
 		cancel(err)
-		return errors.Join(err, <-served)
+		kept <- err
+	}()
+	select {
+	case err = <-served:
+		release()
+		return errors.Join(err, <-kept)
+	case err = <-kept: // it failed, or the server's time was over before there was a model
+		select {
+		case serr := <-served:
+			return errors.Join(err, serr)
+		case <-time.After(emptyGrace): // connections are open, on which there is no answer worth waiting for
+			return err
+		}
 	}
-	if e == nil { // the server's time was over before there was a model
-		return <-served
-	}
-	defer closeEngine(e, &err)
-	s.Ready(e)
-	a.log.Info().Str("model", a.modelName()).Str("device", e.Device()).Int("slots", e.Stats().Slots).Int("ctx", e.Context()).
-		Float64("load_s", e.LoadTime().Seconds()).Str("url", listenURL(scheme, ln)).Msg("ready")
-	return <-served
 }
 
 // listenURL is where a listener is reached.
@@ -150,7 +175,7 @@ func (a *app) listen() (net.Listener, *server.Certificate, error) {
 func (a *app) serverConfig() (server.Config, error) {
 	c := &a.cfg.Serve
 	cfg := server.Config{
-		Models: c.Alias, AnyModel: c.AnyModel, KeyRate: c.KeyRate, Hosts: c.AllowHost, Origins: c.CORSOrigin, MaxTokens: c.MaxTokens,
+		Models: c.Alias, AnyModel: c.AnyModel, KeyRate: c.KeyRate, Hosts: c.AllowHost, Origins: c.CORSOrigin, MaxTokens: c.Predict,
 		NoThink: a.cfg.Run.NoThink, KeepTags: c.ReasoningFormat == "none", NoCallInThink: !c.ToolCallInThink, TrustSpecial: a.cfg.TrustSpecial,
 		Embeddings: c.Embeddings, MetricsCompat: c.MetricsCompat, LogPrompts: c.LogPrompts, Log: a.log, Version: newVersion().Version,
 		Sampling: a.sampling,
@@ -158,8 +183,8 @@ func (a *app) serverConfig() (server.Config, error) {
 	if len(cfg.Models) == 0 {
 		cfg.Models = []string{strings.TrimSuffix(filepath.Base(a.modelName()), ".gguf")}
 	}
-	if c.KeyRate < 0 || c.MaxTokens < 0 {
-		return cfg, usagef("--key-rate and --max-tokens cannot be below 0")
+	if c.KeyRate < 0 || c.Predict < 0 {
+		return cfg, usagef("--key-rate and --predict cannot be below 0")
 	}
 	for _, name := range c.MetricsCompat {
 		if name != "vllm" && name != "llamacpp" {
@@ -184,17 +209,27 @@ func (a *app) serverConfig() (server.Config, error) {
 // apiKeys are those of the environment and of the file. They are no setting, which could be shown.
 func (a *app) apiKeys() ([]string, error) {
 	text := os.Getenv("CALDERA_API_KEY")
-	if a.cfg.Serve.APIKeyFile != "" {
-		s, err := a.readText(a.cfg.Serve.APIKeyFile)
+	keys := splitKeys(text)
+	if text != "" && len(keys) == 0 { // a server that was meant to be closed must not be open
+		return nil, usagef("CALDERA_API_KEY is set and has no key")
+	}
+	if file := a.cfg.Serve.APIKeyFile; file != "" {
+		text, err := a.readText(file)
 		if err != nil {
 			return nil, usagef("--api-key-file: %w", err)
 		}
-		if strings.TrimSpace(s) == "" {
-			return nil, usagef("--api-key-file: %s has no key", a.cfg.Serve.APIKeyFile)
+		more := splitKeys(text)
+		if len(more) == 0 {
+			return nil, usagef("--api-key-file: %s has no key", file)
 		}
-		text += "\n" + s
+		keys = append(keys, more...)
 	}
-	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == '\n' || r == '\r' || r == ' ' || r == '\t' }), nil
+	return keys, nil
+}
+
+// splitKeys takes a list of keys apart.
+func splitKeys(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
 }
 
 // sampling is what holds for requests that say nothing: what the user says, else the model family's defaults.
@@ -221,11 +256,10 @@ func (a *app) sampling(thinking bool) sample.Params {
 }
 
 // stallAfter is how long loading may stand still before that is said.
-const stallAfter = 10 * time.Second
+const stallAfter = 8 * time.Second
 
-// loadServed opens the engine and runs it once, so that its pipelines are there before the first request. It returns nil
-// when ctx ends before: loading cannot be broken off, but the program can end.
-func (a *app) loadServed(ctx context.Context, s *server.Server) (*engine.Engine, error) {
+// servedModel says what to open.
+func (a *app) servedModel() (engine.Config, error) {
 	c := a.engineConfig(0)
 	if c.Slots = a.cfg.Slots; c.Slots == 0 {
 		c.Slots = serveSlots
@@ -235,29 +269,23 @@ func (a *app) loadServed(ctx context.Context, s *server.Server) (*engine.Engine,
 	}
 	c.MaxLatency, _ = parseLatency(a.cfg.MaxLatency) // checked with the configuration
 	a.addCache(&c, true)
-	if err := a.prepare(&c); err != nil {
-		return nil, err
-	}
-	l := &loadWatch{a: a, s: s}
-	l.stage("reading the model", 0, 0)
-	c.Progress = func(p engine.Progress) { l.stage("loading weights", p.Done, p.Total) }
-	ctxWatch, stop := context.WithCancel(ctx)
+	return c, a.prepare(&c)
+}
+
+// load opens the engine and warms it up, so that the first requests find everything made. It returns nil when ctx ends
+// before: loading cannot be broken off everywhere, but the program can end.
+func (l *loadWatch) load(ctx context.Context, c engine.Config) (*engine.Engine, error) {
+	c.Progress = func(p engine.Progress) { l.stage(stageWeights, p.Done, p.Total) }
+	watching, stop := context.WithCancel(ctx)
 	defer stop()
-	go l.watch(ctxWatch)
+	go l.watch(watching)
 	type opened struct {
 		e   *engine.Engine
 		err error
 	}
 	done := make(chan opened, 1)
 	go func() {
-		e, err := engine.Open(c)
-		if err == nil {
-			l.stage("compiling pipelines", 0, 0)
-			if err = warmUp(ctx, e); err != nil {
-				err = errors.Join(err, e.Close())
-				e = nil
-			}
-		}
+		e, err := l.open(ctx, c)
 		done <- opened{e, err}
 	}()
 	select {
@@ -271,24 +299,23 @@ func (a *app) loadServed(ctx context.Context, s *server.Server) (*engine.Engine,
 	}
 }
 
-// warmUp runs a prompt of several tokens and an answer of two, as the first request does.
-func warmUp(ctx context.Context, e *engine.Engine) error {
-	p := sample.Neutral()
-	p.Temperature = 0
-	st, err := e.Generate(ctx, engine.Request{Prompt: make([]int32, min(8, e.Context()-2)), MaxTokens: 2, Sample: p, IgnoreEOG: true, NoCache: true})
-	if err != nil {
-		return err
-	}
-	_, err = st.Result()
-	return err
-}
+// The stages of loading.
+const (
+	stageFile      = "reading the model"
+	stageWeights   = "loading weights"
+	stagePipelines = "compiling pipelines"
+	stageWarmUp    = "warming up"
+)
 
 // loadWatch says where loading is, and when it stands still.
 type loadWatch struct {
-	a    *app
-	s    *server.Server
-	at   atomic.Pointer[loadStage]
-	said string // the stage that the log knows; of the goroutine that watches
+	a     *app
+	s     *server.Server
+	after string // why it loads, if not because the server began
+	began time.Time
+
+	mu sync.Mutex
+	at loadStage
 }
 
 type loadStage struct {
@@ -297,35 +324,70 @@ type loadStage struct {
 	since       time.Time
 }
 
+// open opens the engine and warms it up.
+func (l *loadWatch) open(ctx context.Context, c engine.Config) (*engine.Engine, error) {
+	l.stage(stageFile, 0, 0)
+	e, err := engine.Open(c)
+	if err != nil {
+		return nil, err
+	}
+	l.stage(stageWarmUp, 0, 0)
+	err = e.WarmUp(ctx, func(done, total int) {
+		if done < total {
+			l.stage(stagePipelines, int64(done), int64(total))
+		} else {
+			l.stage(stageWarmUp, 0, 0)
+		}
+	})
+	if err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	return e, nil
+}
+
+// stage tells of progress.
 func (l *loadWatch) stage(name string, done, total int64) {
-	l.at.Store(&loadStage{name, done, total, time.Now()})
-	x := server.Loading{Stage: name, Done: done, Total: total}
-	if total > 0 {
-		x.Progress = float64(done) / float64(total)
+	l.mu.Lock()
+	if name != l.at.name {
+		l.a.log.Info().Str("stage", name).Float64("after_s", time.Since(l.began).Seconds()).Msg("loading")
+	}
+	l.at = loadStage{name, done, total, time.Now()}
+	l.tell("")
+	l.mu.Unlock()
+	if l.a.atStage != nil {
+		l.a.atStage(name, done, total)
+	}
+}
+
+// tell has the server say where loading is. l.mu is held.
+func (l *loadWatch) tell(stalled string) {
+	x := server.Loading{Stage: l.after + l.at.name, Done: l.at.done, Total: l.at.total, Stalled: stalled}
+	if x.Total > 0 {
+		x.Progress = float64(x.Done) / float64(x.Total)
 	}
 	l.s.Load(x)
 }
 
-// watch looks at the stage once a second.
+// watch looks about once a second whether there is progress.
 func (l *loadWatch) watch(ctx context.Context) {
-	t := time.NewTicker(time.Second)
+	t := time.NewTicker(min(time.Second, l.a.stallAfter/2))
 	defer t.Stop()
-	warned := time.Time{}
+	var warned time.Time
 	for {
-		x := l.at.Load()
-		if x.name != l.said {
-			l.said = x.name
-			l.a.log.Info().Str("stage", x.name).Msg("loading")
-		}
-		if still := time.Since(x.since); still >= stallAfter && time.Since(warned) >= stallAfter {
-			warned = time.Now()
-			l.a.log.Warn().Str("stage", x.name).Float64("seconds", math.Round(still.Seconds())).Msg("loading: no progress")
-			l.s.Load(server.Loading{Stage: x.name, Done: x.done, Total: x.total, Stalled: still.Round(time.Second).String()})
-		}
 		select {
 		case <-t.C:
 		case <-ctx.Done():
 			return
 		}
+		l.mu.Lock()
+		still := time.Since(l.at.since)
+		if l.at.name != "" && still >= l.a.stallAfter {
+			l.tell(still.Round(time.Second).String())
+			if time.Since(warned) >= l.a.stallAfter {
+				warned = time.Now()
+				l.a.log.Warn().Str("stage", l.at.name).Int64("done", l.at.done).Int64("total", l.at.total).Float64("seconds", math.Round(still.Seconds())).Msg("loading: no progress")
+			}
+		}
+		l.mu.Unlock()
 	}
 }
