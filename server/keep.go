@@ -10,7 +10,7 @@ import (
 
 // A device that is lost again and again is not worth opening once more: as many times within this time end the server.
 const (
-	lostMost   = 3
+	lostMost   = 2
 	lostWithin = 10 * time.Minute
 )
 
