@@ -23,6 +23,7 @@ type batcher struct {
 	mu     sync.Mutex
 	queue  []*job // waiting for a seat, the first come first
 	closed bool
+	stats  Stats         // but for what the next two say
 	slots  []SlotStats   // of the live jobs
 	refuse bool          // there is no memory for more
 	last   int           // id
@@ -50,6 +51,7 @@ func newBatcher(e *Engine) (*batcher, error) {
 		e: e, wake: make(chan struct{}, 1),
 		former: batch.Former{MaxRows: e.cfg.Batch, MaxSeqs: e.state.Slots, MaxLatency: e.cfg.MaxLatency},
 	}
+	b.publish()
 	var err error
 	b.relief, err = e.newRelief()
 	return b, err

@@ -22,23 +22,24 @@ type SlotStats struct {
 	MaxTokens int // as the request says, 0 for no limit
 }
 
-// Stats returns what the engine is doing.
+// Stats returns what the engine is doing. It does not wait for the step that runs.
 func (e *Engine) Stats() Stats {
-	e.mu.Lock()
-	size, used := e.pool.Size(), e.pool.InUse()
-	e.mu.Unlock()
-	s := Stats{Slots: size.Slots, Pages: size.Hot + size.Cold, PagesUsed: used.Hot + used.Cold}
 	b := e.batcher
 	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.stats
 	s.Running, s.Waiting = slices.Clone(b.slots), len(b.queue)
-	b.mu.Unlock()
 	return s
 }
 
-// publish makes what the goroutine knows of its jobs known to others.
+// publish makes what the goroutine knows of its jobs and of the pool known to others. It is called between steps.
 func (b *batcher) publish() {
+	b.e.mu.Lock()
+	size, used := b.e.pool.Size(), b.e.pool.InUse()
+	b.e.mu.Unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.stats = Stats{Slots: size.Slots, Pages: size.Hot + size.Cold, PagesUsed: used.Hot + used.Cold}
 	clear(b.slots) // tags are not to be kept
 	b.slots = b.slots[:0]
 	for _, j := range b.live {
