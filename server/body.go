@@ -181,7 +181,11 @@ func (b *body) whole(name string, lo, hi int64) (n int64, ok bool) {
 		n = int64(x)
 	}
 	if n < lo || n > hi {
-		b.fail(name, "%d is not possible; use %d to %d", n, lo, hi)
+		if hi >= math.MaxInt32 && n < lo { // a bound that nobody meets is no help
+			b.fail(name, "%d is not possible; use %d or more", n, lo)
+		} else {
+			b.fail(name, "%d is not possible; use %d to %d", n, lo, hi)
+		}
 		return 0, false
 	}
 	return n, true

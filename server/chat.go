@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -183,6 +184,11 @@ func (s *Server) render(r *http.Request, m *served, q *chatRequest) (*chat.Promp
 	if q.choice.kind == "none" {
 		o.Tools = nil
 	}
+	if len(o.Tools) > 0 && !t.Tools() {
+		m.noTools.Do(func() {
+			s.cfg.Log.Warn().Msg("a request has tools, but the chat template has none: the model is not told of them")
+		})
+	}
 	p, err := t.Render(r.Context(), q.messages, o)
 	if err != nil {
 		return nil, nil, err
@@ -209,10 +215,18 @@ func (m *served) fits(n int) error {
 	case n > m.Context():
 		return &apiError{
 			Status: http.StatusBadRequest, Type: typeContext, Tokens: n, Context: m.Context(),
-			Message: "the prompt has " + m.count(n) + ", more than the context of " + plural(m.Context(), "token") + "; make it shorter, or start the server with a larger --ctx",
+			Message: "the prompt has " + m.count(n) + ", more than the context of " + plural(m.Context(), "token") + "; make it shorter" + m.largerContext(),
 		}
 	}
 	return nil
+}
+
+// largerContext is advice, where there is any to give.
+func (m *served) largerContext() string {
+	if most := m.Model().Context; m.Context() < most {
+		return fmt.Sprintf(", or start the server with a larger --ctx (up to %d)", most)
+	}
+	return "; the model has no larger one"
 }
 
 // count is a number of tokens, of which there may be more than were counted.

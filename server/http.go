@@ -64,6 +64,7 @@ func (s *Server) routeTable() []route {
 var notBuilt = []string{
 	"/embedding", "/infill", "/lora-adapters", "/v1/rerank", "/rerank", "/reranking", "/v1/audio/", "/v1/images/",
 	"/v1/moderations", "/v1/files", "/v1/files/", "/v1/batches", "/v1/batches/", "/v1/fine_tuning/", "/v1/assistants", "/v1/threads", "/models/load", "/models/unload", "/slots/",
+	"/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete", "/api/blobs/", "/api/embed", "/api/embeddings",
 }
 
 // routes puts the routes together. A path that is known by another method is answered so; what is not known is not found.
@@ -89,7 +90,11 @@ func (s *Server) routes() http.Handler {
 		})
 	}
 	for _, path := range []string{"/{$}", "/favicon.ico"} {
-		mux.Handle("GET "+path, page.Handler())
+		files := page.Handler()
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+			infoOf(r).route = "/"
+			files.ServeHTTP(w, r)
+		})
 	}
 	for _, path := range notBuilt {
 		if _, there := methods[path]; there {

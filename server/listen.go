@@ -109,10 +109,12 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener, cert *Certificate, 
 	case <-ctx.Done():
 	}
 	s.Close()
+	s.cfg.Log.Info().Int64("running", s.busy.Load()).Float64("grace_s", grace.Seconds()).Msg("ending: nothing new is taken in")
 	for end := time.Now().Add(grace); s.busy.Load() > 0 && time.Now().Before(end); {
 		time.Sleep(idlePoll)
 	}
-	if s.busy.Load() > 0 {
+	if n := s.busy.Load(); n > 0 {
+		s.cfg.Log.Warn().Int64("running", n).Msg("the grace is over: what runs is cut off")
 		s.Abort()
 	}
 	limit, cancel := context.WithTimeout(context.Background(), abortTimeout)

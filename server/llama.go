@@ -220,11 +220,11 @@ func (s *Server) props(w http.ResponseWriter, _ *http.Request) error {
 	if err != nil {
 		return err
 	}
-	thinks, source := false, ""
+	thinks, unasked, source := false, false, ""
 	if t, err := m.Template(); err == nil {
-		thinks, source = t.Thinks(), t.Source()
+		thinks, unasked, source = t.Thinks(), t.ThinksUnasked(), t.Source()
 	}
-	params := samplingParams(s.cfg.Sampling(thinks && !s.cfg.NoThink))
+	params := samplingParams(s.cfg.Sampling(unasked && !s.cfg.NoThink))
 	params["n_predict"] = -1
 	if s.cfg.MaxTokens > 0 {
 		params["n_predict"] = s.cfg.MaxTokens
@@ -260,12 +260,8 @@ func (s *Server) props(w http.ResponseWriter, _ *http.Request) error {
 // memory is what the engine uses of memory, by what for.
 func (s *Server) memory(m *served) []memoryUse {
 	p := m.Memory()
-	st := m.Stats()
 	list := []memoryUse{
 		{"weights", p.Weights.Total}, {"kv_cache", p.KV.Bytes}, {"recurrent_state", p.State.Bytes}, {"scratch", p.Scratch + p.Step + p.Results},
-	}
-	if st.Pages > 0 {
-		list = append(list, memoryUse{"kv_cache_in_use", p.KV.Bytes * int64(st.PagesUsed) / int64(st.Pages)})
 	}
 	if c := m.Cache(); c != nil {
 		list = append(list, memoryUse{"prefix_cache", c.Stats().RAMBytes})

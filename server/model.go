@@ -32,6 +32,7 @@ type served struct {
 	digest   string // of what the model is
 	since    time.Time
 	grammars *grammars
+	noTools  *sync.Once                                            // tells that the template has none
 	generate func(context.Context, engine.Request) (stream, error) // tests put faults in its place
 }
 
@@ -45,7 +46,7 @@ func newServed(e *engine.Engine) *served {
 	}
 	h.Write([]byte(filepath.Base(f.Name())))
 	return &served{
-		Engine: e, tok: e.Tokenizer(), about: e.About(), grammars: new(grammars), slots: e.Stats().Slots, since: time.Now(),
+		Engine: e, tok: e.Tokenizer(), about: e.About(), grammars: new(grammars), noTools: new(sync.Once), slots: e.Stats().Slots, since: time.Now(),
 		digest: hex.EncodeToString(h.Sum(nil)[:6]),
 		generate: func(ctx context.Context, r engine.Request) (stream, error) {
 			return e.Generate(ctx, r)

@@ -85,7 +85,10 @@ func (s *Server) ollamaRunning(w http.ResponseWriter, _ *http.Request) error {
 	}
 	x := s.ollamaModel(m)
 	never := time.Date(2318, 1, 1, 0, 0, 0, 0, time.UTC) // the model stays as long as the server does
-	x.Expires, x.VRAM, x.Context = &never, new(m.Memory().Total), m.Context()
+	x.Expires, x.VRAM, x.Context = &never, new(x.Size), m.Context()
+	if m.Software() {
+		x.VRAM = new(int64) // as for a model that Ollama runs on processors
+	}
 	writeJSON(w, http.StatusOK, map[string]any{"models": []ollamaModel{x}})
 	return nil
 }
@@ -113,7 +116,7 @@ func (s *Server) ollamaShow(w http.ResponseWriter, r *http.Request) error {
 	source, can := "", []string{"completion"}
 	if t, err := m.Template(); err == nil {
 		source = t.Source()
-		if strings.Contains(source, "tools") {
+		if t.Tools() {
 			can = append(can, "tools")
 		}
 		if t.Thinks() {

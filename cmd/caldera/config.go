@@ -181,7 +181,7 @@ var table = []setting{
 	{key: "serve.cors-origin", def: []string{}, usage: "let pages of these `sites` use the server, as in https://example.com"},
 	{key: "serve.tls-cert", def: "", usage: "a PEM `file` with the certificate for TLS, read again at SIGHUP"},
 	{key: "serve.tls-key", def: "", usage: "a PEM `file` with its key"},
-	{key: "serve.max-body", def: "16M", check: checkSize, usage: "the most bytes of a request, a `size`"},
+	{key: "serve.max-body", def: "16M", check: checkSomeSize, usage: "the most bytes of a request, a `size`"},
 	{key: "serve.predict", short: "n", def: 0, usage: "most tokens `N` of an answer whose request does not say; 0 is until the context is full"},
 	{key: "serve.ping", def: "15s", check: checkLatency, usage: "the `time` between signs of life of a stream that waits; 0 is none"},
 	{key: "serve.write-timeout", def: "30s", check: checkLatency, usage: "end an answer whose client takes nothing for this `time`"},
@@ -244,6 +244,8 @@ type settings struct {
 	file   string            // the configuration file, if one was read
 	source map[string]string // "flag", "env", "file" or "default", by key
 	values map[string]any
+	// strange says of variables of the environment that they look like settings and are none.
+	strange []string
 }
 
 // loadSettings reads the configuration for a command whose flags have been parsed.
@@ -280,7 +282,12 @@ func loadSettings(cmd *cobra.Command) (*settings, error) {
 		return nil, err
 	}
 	if err := v.UnmarshalExact(&s.cfg); err != nil {
-		return nil, fmt.Errorf("configuration: %w", err)
+		where := "configuration"
+		if s.file != "" {
+			where += " (file " + s.file + ")"
+		}
+		what := strings.TrimSpace(strings.TrimPrefix(err.Error(), "decoding failed due to the following error(s):"))
+		return nil, fmt.Errorf("%s: %s", where, what)
 	}
 	for _, x := range table {
 		s.values[x.key] = v.Get(x.key)
@@ -293,11 +300,34 @@ func loadSettings(cmd *cobra.Command) (*settings, error) {
 			}
 		}
 	}
+	s.strange = strangeVariables(os.Environ())
 	if !s.cfg.Offline {
 		return nil, fmt.Errorf("%s is false, but this version downloads nothing: get models with hf download", s.name(find("offline")))
 	}
 	return s, nil
 }
+
+// strangeVariables finds variables that look like misspelt settings.
+func strangeVariables(environment []string) (found []string) {
+	var names []string
+	for _, x := range table {
+		names = append(names, x.env())
+	}
+	for _, e := range environment {
+		name, _, _ := strings.Cut(e, "=")
+		if !strings.HasPrefix(name, "CALDERA_") || slices.Contains(names, name) || slices.Contains(otherVariables, name) {
+			continue
+		}
+		if near := nearest(name, names); near != "" {
+			found = append(found, fmt.Sprintf("the variable %s is no setting; did you mean %s?", name, near))
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// otherVariables are read elsewhere and are no settings.
+var otherVariables = []string{"CALDERA_CONFIG", "CALDERA_API_KEY", "CALDERA_CACHE_DIR", "CALDERA_VALIDATION"}
 
 // name says what the user would recognise a setting by.
 func (s *settings) name(x setting) string {

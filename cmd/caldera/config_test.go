@@ -165,3 +165,11 @@ func TestConfigFileIsNone(t *testing.T) {
 		t.Errorf("a file that does not exist: %v", err)
 	}
 }
+
+// A variable that looks like a misspelt setting is spoken of; one that is read elsewhere, or is nothing of ours, is not.
+func TestStrangeVariables(t *testing.T) {
+	got := strangeVariables([]string{"CALDERA_SERVE_PROT=1", "CALDERA_SERVE_PORT=1", "CALDERA_API_KEY=k", "CALDERA_CONFIG=x", "PATH=/bin", "CALDERA_SOMETHING_ELSE=1"})
+	if len(got) != 1 || !strings.Contains(got[0], "CALDERA_SERVE_PROT") || !strings.Contains(got[0], "CALDERA_SERVE_PORT?") {
+		t.Errorf("%q", got)
+	}
+}

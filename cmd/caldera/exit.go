@@ -56,7 +56,6 @@ var advice = []struct {
 }{
 	{vk.ErrOutOfDeviceMemory, "a smaller --ctx or --batch, --kv q8_0, fewer --slots or a smaller model needs less memory"},
 	{vk.ErrDeviceLost, "the driver gave the device up: run again, and if that fails too run caldera verify"},
-	{engine.ErrContextFull, "raise --ctx"},
 	{engine.ErrContext, "see --ctx"},
 	{gguf.ErrMissing, "caldera inspect shows what the file holds"},
 }

@@ -131,6 +131,9 @@ func (a *app) configure(cmd *cobra.Command) error {
 	a.outColor = wantsColor(a.cfg.Color, isTerminal(a.out))
 	a.errColor = wantsColor(a.cfg.Color, isTerminal(a.errw))
 	a.log = a.newLogger()
+	for _, what := range s.strange {
+		a.log.Warn().Msg(printable(what))
+	}
 	return nil
 }
 

@@ -57,7 +57,7 @@ const emptyGrace = time.Second
 
 // serve listens, loads the model, and answers until ctx ends.
 func (a *app) serve(ctx context.Context) (err error) {
-	if a.isDefault("log-level") {
+	if a.isDefault("log-level") && !a.cfg.Quiet {
 		a.log = a.log.Level(zerolog.InfoLevel) // a line for each request is what a server's log is for
 	}
 	cfg, err := a.serverConfig()

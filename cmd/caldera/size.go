@@ -109,6 +109,15 @@ func checkSize(s string) error {
 	return err
 }
 
+// checkSomeSize refuses a size of nothing.
+func checkSomeSize(s string) error {
+	n, err := parseSize(s)
+	if err == nil && n == 0 {
+		err = errors.New("0 is no size that anything fits in")
+	}
+	return err
+}
+
 // autoSize leaves a size to the command.
 const autoSize = "auto"
 

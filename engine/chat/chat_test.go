@@ -266,3 +266,37 @@ func TestMessagesFromGo(t *testing.T) {
 }
 
 func errorsAs(err error) (*RequestError, bool) { return errors.AsType[*RequestError](err) }
+
+// Whether a prompt asks for thinking where nobody says so is the template's to decide, and it shows in what it renders.
+func TestThinkingUnasked(t *testing.T) {
+	for _, c := range []struct {
+		source        string
+		thinks, asked bool
+		tools         bool
+	}{
+		{"{% if enable_thinking is defined and enable_thinking %}<think>\n{% else %}<think>\n\n</think>\n\n{% endif %}", true, false, false},
+		{"{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}", true, true, false},
+		{"{{ messages[0].content }}{% if tools %}{{ tools | tojson }}{% endif %}", false, false, true},
+	} {
+		tm, err := Compile("t", c.source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tm.Thinks() != c.thinks || tm.ThinksUnasked() != c.asked || tm.Tools() != c.tools {
+			t.Errorf("%s: thinks %v, unasked %v, tools %v", c.source, tm.Thinks(), tm.ThinksUnasked(), tm.Tools())
+		}
+		for _, say := range []*bool{nil, new(true), new(false)} {
+			p, err := tm.Render(t.Context(), []Message{NewMessage(RoleUser, "x")}, Options{Thinking: say})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := c.asked
+			if say != nil {
+				want = c.thinks && *say
+			}
+			if p.Thinking != want {
+				t.Errorf("%s with %v: thinking is %v", c.source, say, p.Thinking)
+			}
+		}
+	}
+}

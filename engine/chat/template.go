@@ -40,6 +40,10 @@ type Template struct {
 
 	// thinks is whether enable_thinking makes a difference.
 	thinks bool
+	// quiet is whether it does not think when enable_thinking is not said.
+	quiet bool
+	// tools is whether a tool makes a difference.
+	tools bool
 	// joinParts is whether it cannot read a content in parts, which then becomes one string.
 	joinParts bool
 	// noNull is whether it cannot read a content of null beside tool calls, which then becomes an empty string.
@@ -99,6 +103,17 @@ func (t *Template) probe() {
 	on, onOK := render(&yes, user)
 	off, offOK := render(&no, user)
 	t.thinks = onOK && offOK && on != off
+	said, saidOK := render(nil, user)
+	t.quiet = t.thinks && saidOK && said == off
+
+	tool := jinja.NewMap()
+	function := jinja.NewMap()
+	function.Set(jinja.Request("name"), jinja.Request("f"))
+	tool.Set(jinja.Request("type"), jinja.Request("function"))
+	tool.Set(jinja.Request("function"), function)
+	vars := map[string]jinja.Value{"add_generation_prompt": jinja.Bool(true)}
+	told, err := t.execute(context.Background(), vars, []Message{user}, []Tool{{Name: "f", Definition: tool}})
+	t.tools = err == nil && saidOK && plain(told) != said
 
 	a, aok := render(nil, user)
 	b, bok := render(nil, Message{Role: RoleUser, Parts: []string{text}})
@@ -124,10 +139,16 @@ func (t *Template) JSONCalls() bool {
 // Thinks reports whether the template can switch thinking on and off.
 func (t *Template) Thinks() bool { return t.thinks }
 
+// ThinksUnasked reports whether it thinks where nobody says whether to.
+func (t *Template) ThinksUnasked() bool { return t.thinks && !t.quiet }
+
+// Tools reports whether the template puts tools into the prompt.
+func (t *Template) Tools() bool { return t.tools }
+
 // Options are what a request says beside its messages.
 type Options struct {
 	Tools []Tool
-	// Thinking is enable_thinking; nil leaves it to the template, which thinks if it can.
+	// Thinking is enable_thinking; nil leaves it to the template, see [Template.ThinksUnasked].
 	Thinking *bool
 	// ReasoningEffort is none, minimal, low, medium, high, xhigh, max, or empty.
 	ReasoningEffort string
@@ -319,10 +340,10 @@ func (t *Template) variables(o *Options) (vars map[string]jinja.Value, thinking 
 			enable = new(bool)
 		}
 	}
-	thinking = t.thinks
+	thinking = t.thinks && !t.quiet
 	if enable != nil {
 		vars["enable_thinking"] = jinja.Bool(*enable)
-		thinking = thinking && *enable
+		thinking = t.thinks && *enable
 	}
 	return vars, thinking, nil
 }
