@@ -9,6 +9,9 @@ import (
 	"github.com/calderaml/caldera/engine/sample"
 )
 
+// ErrNoToken reports that a request's biases forbid every token that its grammar allows.
+var ErrNoToken = errors.New("the biases forbid every token that the grammar allows")
+
 // noToken is drawn where an answer is complete and the vocabulary has no token that ends one.
 const noToken = -1
 
@@ -97,7 +100,13 @@ func (b *batcher) constrain(j *job, id int32) (int32, error) {
 			b.masked[i] = float32(math.Inf(-1))
 		}
 	}
-	if id, err = j.smp.Sample(b.masked); err != nil {
+	id, err = j.smp.Sample(b.masked)
+	switch {
+	case errors.Is(err, sample.ErrNoCandidates) && g.Accepting(j.state):
+		return noToken, nil // only tokens that end the answer fit, and the request forbids those
+	case errors.Is(err, sample.ErrNoCandidates):
+		return 0, fmt.Errorf("%w: %w", ErrNoToken, err)
+	case err != nil:
 		return 0, explain(err)
 	}
 	j.state, _ = g.AcceptToken(j.state, v, id)

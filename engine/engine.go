@@ -287,6 +287,9 @@ func (e *Engine) openFile() (err error) {
 	if e.tok, err = OpenTokenizer(e.file, e.cfg.WithoutNFC); err != nil {
 		return fmt.Errorf("%s: %w", e.file.Name(), err)
 	}
+	if e.tok != nil && e.tok.Len() > e.model.Vocab {
+		return fmt.Errorf("%s: the vocabulary has %d tokens, but the embedding only %d rows", e.file.Name(), e.tok.Len(), e.model.Vocab)
+	}
 	// A template that does not compile leaves a model that can be used without one.
 	e.template, e.templateErr = OpenTemplate(e.file, e.tok, e.cfg.ChatTemplate)
 	return nil

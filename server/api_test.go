@@ -270,3 +270,49 @@ func TestFormats(t *testing.T) {
 		t.Errorf("after thinking: %v", x)
 	}
 }
+
+// Requests that contradict themselves are told so, or do what can be done.
+func TestContradictions(t *testing.T) {
+	c := demoServer(t)
+	id := at(t, c.post("/tokenize", `{"content":"a"}`), "tokens", 0)
+	x := c.post("/v1/chat/completions", `{`+question+`,"grammar":"root ::= \"ab\"","ignore_eos":true,"max_tokens":20}`)
+	if at(t, x, "choices", 0, "message", "content") != "ab" || at(t, x, "choices", 0, "finish_reason") != "stop" {
+		t.Errorf("%v", x)
+	}
+	var tools []string
+	for i := range 300 {
+		tools = append(tools, `{"type":"function","function":{"name":"f`+as(i)+`"}}`)
+	}
+	for body, param := range map[string]string{
+		`"grammar":"root ::= \"a\"","logit_bias":[[` + as(id) + `,false]]`:    "logit_bias",
+		`"tools":[` + strings.Join(tools, ",") + `],"tool_choice":"required"`: "tools",
+		`"logit_bias":[[1,2,3]]`: "logit_bias",
+		`"structured_outputs":{"` + strings.Repeat("k", 5000) + `":1}`:                                                               "",
+		`"tools":[{"type":"function","function":{"name":"a","Name":"b"}}],"tool_choice":{"type":"function","function":{"name":"b"}}`: "tool_choice",
+	} {
+		status, a := c.call("POST", "/v1/chat/completions", `{`+question+`,`+body+`}`)
+		if status != 400 || param != "" && at(t, a, "error", "param") != param || len(as(a)) > 1000 {
+			t.Errorf("%.100s: %d %.300s", body, status, as(a))
+		}
+	}
+	for path, body := range map[string]string{"/v1/completions": `{"prompt":[1,null]}`, "/detokenize": `{"tokens":[null]}`} {
+		if status, a := c.call("POST", path, body); status != 400 {
+			t.Errorf("%s %s: %d %v", path, body, status, a)
+		}
+	}
+	offset := 0.0
+	for _, e := range c.stream("/v1/completions", `{"prompt":"Once upon a time","logprobs":0,"max_tokens":4,"stream":true}`) {
+		if e.data == "[DONE]" {
+			continue
+		}
+		for _, o := range at(t, e.json, "choices", 0, "logprobs", "text_offset").([]any) {
+			if o.(float64) < offset {
+				t.Errorf("an offset of %v after %v", o, offset)
+			}
+			offset = o.(float64)
+		}
+	}
+	if offset == 0 {
+		t.Error("all tokens begin at 0")
+	}
+}

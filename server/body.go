@@ -9,11 +9,15 @@ import (
 	"math"
 	"mime"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
+
+// maxFieldName is how much of a field's name errors show.
+const maxFieldName = 80
 
 // bodyTimeout is the time that sending a request may take.
 const bodyTimeout = 60 * time.Second
@@ -40,22 +44,34 @@ func readBody(r *http.Request) (*body, error) {
 	}
 	// A client that sends nothing shall not hold a connection for ever. Without a deadline afterwards, as answers take long.
 	// Servers in tests have no deadlines, and can do without.
-	conn := infoOf(r).conn
+	i := infoOf(r)
+	conn := i.conn
 	if conn != nil {
 		_ = conn.SetReadDeadline(time.Now().Add(bodyTimeout))
 	}
+	if t := r.Header.Get("Content-Encoding"); t != "" && t != "identity" {
+		e := invalid("", "the request's Content-Encoding is %.40q; send it as it is", t)
+		e.Status = http.StatusUnsupportedMediaType
+		return nil, e
+	}
 	data, err := io.ReadAll(r.Body)
+	var size *http.MaxBytesError
+	switch {
+	case errors.As(err, &size):
+		return nil, err
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		e := invalid("", "the request's body did not come within %s", bodyTimeout)
+		e.Status = http.StatusRequestTimeout
+		return nil, e
+	case err != nil:
+		return nil, invalid("", "the request's body is cut off or malformed")
+	}
 	if conn != nil {
 		_ = conn.SetReadDeadline(time.Time{})
 	}
-	if err != nil {
-		var size *http.MaxBytesError
-		if errors.As(err, &size) {
-			return nil, err
-		}
-		e := invalid("", "the request's body could not be read: %s", err)
-		e.Status = http.StatusRequestTimeout
-		return nil, e
+	i.unread = false
+	if i.header != nil {
+		i.header.Del("Connection")
 	}
 	return parseBody("", data)
 }
@@ -87,6 +103,9 @@ func (b *body) Err() error { return b.err }
 
 // fail notes an error about a field.
 func (b *body) fail(name, format string, args ...any) {
+	if len(name) > maxFieldName {
+		name = strings.ToValidUTF8(name[:maxFieldName], "") + "…"
+	}
 	if b.err == nil {
 		b.err = invalid(b.path+name, format, args...)
 	}

@@ -591,9 +591,9 @@ func TestLost(t *testing.T) {
 	if n := c.counter("caldera_device_lost_total"); n != 1 {
 		t.Errorf("%v devices lost", n)
 	}
-	c.s.lose(&m) // what comes late of it loses no other
+	c.s.lose(&m, engine.ErrDeviceLost) // what comes late of it loses no other
 	c.s.Ready(old.Engine)
-	c.s.lose(&m)
+	c.s.lose(&m, engine.ErrDeviceLost)
 	c.post("/v1/chat/completions", `{`+question+`}`)
 }
 

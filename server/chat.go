@@ -110,22 +110,18 @@ func (q *chatRequest) readTools(b *body) (err error) {
 		if q.options.Tools, err = chat.ParseTools(string(v)); err != nil {
 			return err
 		}
-		var specs []struct {
-			Function struct {
-				Name       string          `json:"name"`
-				Parameters json.RawMessage `json:"parameters"`
-				Strict     bool            `json:"strict"`
-			} `json:"function"`
-		}
-		if err := json.Unmarshal(v, &specs); err != nil {
-			return invalid("tools", "a name, description or strict has the wrong type")
-		}
-		for _, t := range specs {
-			f := t.Function
-			if string(f.Parameters) == "null" {
-				f.Parameters = nil
+		list, _ := b.items("tools", len(q.options.Tools))
+		for _, t := range list {
+			if f, ok := t.object("function"); ok {
+				spec := toolcall.Tool{Parameters: f.raw("parameters"), Strict: f.truth("strict", false)}
+				spec.Name, _ = f.text("name")
+				q.specs = append(q.specs, spec)
+				t.join(f)
 			}
-			q.specs = append(q.specs, toolcall.Tool{Name: f.Name, Parameters: f.Parameters, Strict: f.Strict})
+			b.join(t)
+		}
+		if b.Err() != nil {
+			return b.Err()
 		}
 	}
 	v := b.raw("tool_choice")
@@ -200,7 +196,7 @@ func (s *Server) render(r *http.Request, m *served, q *chatRequest) (*chat.Promp
 	if s.cfg.LogPrompts {
 		infoOf(r).text = p.Text()
 	}
-	return p, ids, m.fits(len(ids))
+	return p, ids, m.fits("messages", len(ids))
 }
 
 // countLimit is where the tokens of a prompt are no longer counted: far enough beyond the context that people learn by how
@@ -208,10 +204,10 @@ func (s *Server) render(r *http.Request, m *served, q *chatRequest) (*chat.Promp
 func (m *served) countLimit() int { return 4*m.Context() + 1<<16 }
 
 // fits refuses a prompt that leaves no room for an answer.
-func (m *served) fits(n int) error {
+func (m *served) fits(field string, n int) error {
 	switch {
 	case n == 0:
-		return invalid("prompt", "is empty")
+		return invalid(field, "is empty")
 	case n > m.Context():
 		return &apiError{
 			Status: http.StatusBadRequest, Type: typeContext, Tokens: n, Context: m.Context(),

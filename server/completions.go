@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+	"unicode/utf8"
 
 	"github.com/calderaml/caldera/engine"
 	"github.com/calderaml/caldera/engine/chat"
@@ -32,6 +33,7 @@ type completionLogprobs struct {
 	Logprobs []*float64           `json:"token_logprobs"` // null for a first token, which nothing comes before
 	Top      []map[string]float64 `json:"top_logprobs"`
 	Offsets  []int                `json:"text_offset"` // in characters
+	at       int                  // where the next token begins
 }
 
 type completionChoice struct {
@@ -109,14 +111,14 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 // readPrompts reads a string, a list of strings, a list of token ids, or a list of such lists.
 func (q *completionRequest) readPrompts(ctx context.Context, m *served, field string, v json.RawMessage) error {
 	var one string
-	var ids []int32
+	var ids []*int32
 	var texts []string
-	var lists [][]int32
+	var lists [][]*int32
 	switch {
 	case json.Unmarshal(v, &one) == nil:
 		texts = []string{one}
 	case json.Unmarshal(v, &ids) == nil:
-		lists = [][]int32{ids}
+		lists = [][]*int32{ids}
 	case json.Unmarshal(v, &texts) == nil:
 	case json.Unmarshal(v, &lists) == nil:
 		texts = nil
@@ -131,23 +133,37 @@ func (q *completionRequest) readPrompts(ctx context.Context, m *served, field st
 		if err != nil {
 			return err
 		}
-		if err := m.fits(len(ids)); err != nil {
+		if err := m.fits(field, len(ids)); err != nil {
 			return err
 		}
 		q.prompts, q.texts = append(q.prompts, ids), append(q.texts, texts[i])
 	}
-	for _, ids := range lists {
-		for _, id := range ids {
-			if id < 0 || int(id) >= m.tok.Len() {
-				return invalid(field, "%d is no token id; they go from 0 to %d", id, m.tok.Len()-1)
-			}
+	for _, list := range lists {
+		ids, err := m.tokens(field, list)
+		if err == nil {
+			err = m.fits(field, len(ids))
 		}
-		if err := m.fits(len(ids)); err != nil {
+		if err != nil {
 			return err
 		}
 		q.prompts, q.texts = append(q.prompts, ids), append(q.texts, m.tok.Decode(ids))
 	}
 	return nil
+}
+
+// tokens checks ids that come from outside.
+func (m *served) tokens(field string, list []*int32) ([]int32, error) {
+	ids := make([]int32, len(list))
+	for i, id := range list {
+		if id == nil {
+			return nil, invalid(field, "null is no token id")
+		}
+		if *id < 0 || int(*id) >= m.tok.Len() {
+			return nil, invalid(field, "%d is no token id; they go from 0 to %d", *id, m.tok.Len()-1)
+		}
+		ids[i] = *id
+	}
+	return ids, nil
 }
 
 // encode returns the tokens of a raw prompt. As everywhere where there is no template, it may spell control tokens.
@@ -187,6 +203,8 @@ type completionWriter struct {
 
 // whole answers at once.
 func (c *completionWriter) whole(s *Server, w http.ResponseWriter, r *http.Request) error {
+	s.busy.Add(1)
+	defer s.busy.Add(-1)
 	if err := c.score(r.Context()); err != nil {
 		return err
 	}
@@ -242,11 +260,11 @@ func (c *completionWriter) prefix(i int) string {
 // start is the log-probabilities before the answer's.
 func (c *completionWriter) start(i int) *completionLogprobs {
 	if c.echo == nil {
-		return &completionLogprobs{Tokens: []string{}, Logprobs: []*float64{}, Top: []map[string]float64{}, Offsets: []int{}}
+		return (&completionLogprobs{}).next()
 	}
 	e := c.echo[i/c.q.n]
 	n := len(e.Tokens)
-	return &completionLogprobs{e.Tokens[:n:n], e.Logprobs[:n:n], e.Top[:n:n], e.Offsets[:n:n]}
+	return &completionLogprobs{e.Tokens[:n:n], e.Logprobs[:n:n], e.Top[:n:n], e.Offsets[:n:n], e.at}
 }
 
 // stream answers as it comes.
@@ -314,11 +332,9 @@ func (m *served) add(p *completionLogprobs, t *engine.Token) {
 }
 
 func (m *served) addOne(p *completionLogprobs, id int32, value *float64, list []sample.Logprob) {
-	at := 0
-	if n := len(p.Offsets); n > 0 {
-		at = p.Offsets[n-1] + len([]rune(p.Tokens[n-1]))
-	}
-	p.Tokens, p.Offsets, p.Logprobs = append(p.Tokens, m.tok.Decode([]int32{id})), append(p.Offsets, at), append(p.Logprobs, value)
+	text := m.tok.Decode([]int32{id})
+	p.Tokens, p.Offsets, p.Logprobs = append(p.Tokens, text), append(p.Offsets, p.at), append(p.Logprobs, value)
+	p.at += utf8.RuneCountInString(text)
 	var top map[string]float64
 	if value != nil {
 		*value = max(*value, least)
@@ -332,13 +348,7 @@ func (m *served) addOne(p *completionLogprobs, id int32, value *float64, list []
 
 // next is empty and goes on where p ends.
 func (p *completionLogprobs) next() *completionLogprobs {
-	n := &completionLogprobs{}
-	if k := len(p.Tokens); k > 0 {
-		// Kept before the slices' beginnings, so that the next offset follows from it.
-		n.Tokens, n.Offsets = p.Tokens[k-1:k], p.Offsets[k-1:k]
-		n.Tokens, n.Offsets = n.Tokens[1:], n.Offsets[1:]
-	}
-	return n
+	return &completionLogprobs{Tokens: []string{}, Logprobs: []*float64{}, Top: []map[string]float64{}, Offsets: []int{}, at: p.at}
 }
 
 // scoreTimeout is how long scoring waits for a slot.

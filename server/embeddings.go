@@ -51,6 +51,8 @@ func (s *Server) embeddings(w http.ResponseWriter, r *http.Request) error {
 		Embedding any    `json:"embedding"`
 	}
 	list, tokens := []vector{}, 0
+	s.busy.Add(1)
+	defer s.busy.Add(-1)
 	x, err := m.session(r.Context())
 	if err != nil {
 		return err

@@ -124,6 +124,8 @@ func asError(err error) *apiError {
 		return invalid("tools", "%s", err)
 	case errors.As(err, &sch), errors.As(err, &gb), errors.As(err, &pat), errors.As(err, &limit), errors.As(err, &rec), errors.Is(err, grammar.ErrUnsatisfiable):
 		return invalid("", "%s", err)
+	case errors.Is(err, engine.ErrNoToken):
+		return invalid("logit_bias", "%s", engine.ErrNoToken)
 	case errors.Is(err, engine.ErrContextFull):
 		return invalid("", "%s", err)
 	case errors.Is(err, engine.ErrBusy):
@@ -132,6 +134,10 @@ func asError(err error) *apiError {
 		return unavailable("the server is shutting down")
 	case errors.Is(err, engine.ErrDeviceLost):
 		e := unavailable("the device was lost; it is opened again")
+		e.cause = err
+		return e
+	case errors.Is(err, engine.ErrModel):
+		e := unavailable("the model's file has changed; it is opened again")
 		e.cause = err
 		return e
 	case errors.As(err, &lost), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
@@ -144,7 +150,7 @@ func asError(err error) *apiError {
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	e := s.explain(r, err)
 	if e.Status == statusGone {
-		return // nobody listens
+		panic(http.ErrAbortHandler) // nobody listens, and an answer without content would be one
 	}
 	h := w.Header()
 	if e.Retry > 0 {
@@ -165,7 +171,7 @@ func (s *Server) explain(r *http.Request, err error) *apiError {
 	if e.Type == typeServer && e.Message == "" {
 		e.Message = fmt.Sprintf("something went wrong in the server; its log has more under request %s", info.id)
 	}
-	if e.Status >= 500 && e.Status != http.StatusNotImplemented && !s.closing.Load() && (s.model.Load() != nil) {
+	if (e.Status == http.StatusInternalServerError || e.cause != nil && e.Status > http.StatusInternalServerError) && !s.closing.Load() {
 		s.note(fault{Time: time.Now().UTC(), Request: info.id, Message: e.Message})
 	}
 	if e.Code == nil && e.Type == typeContext {

@@ -122,7 +122,7 @@ func readBias(b *body) []sample.Bias {
 		}
 	}
 	var byID map[string]json.RawMessage
-	var pairs [][2]json.RawMessage
+	var pairs [][]json.RawMessage
 	switch {
 	case json.Unmarshal(v, &byID) == nil:
 		for id, x := range byID {
@@ -130,6 +130,10 @@ func readBias(b *body) []sample.Bias {
 		}
 	case json.Unmarshal(v, &pairs) == nil:
 		for _, p := range pairs {
+			if len(p) != 2 {
+				b.fail(name, "must be an object, or a list of pairs of a token id and a number")
+				return nil
+			}
 			add(p[0], p[1])
 		}
 	default:

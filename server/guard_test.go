@@ -147,8 +147,8 @@ func TestHostAndOrigin(t *testing.T) {
 			t.Errorf("%v: Access-Control-Allow-Origin %q", x.header, allowed)
 		}
 	}
-	status, h := c.status("OPTIONS", "/v1/chat/completions", "", "Origin", "https://app.example", "Access-Control-Request-Method", "POST")
-	if status != 204 || !strings.Contains(h.Get("Access-Control-Allow-Headers"), "Authorization") {
+	status, h := c.status("OPTIONS", "/v1/chat/completions", "", "Origin", "https://app.example", "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "authorization,x-stainless-os")
+	if status != 204 || h.Get("Access-Control-Allow-Headers") != "authorization,x-stainless-os" {
 		t.Errorf("preflight: %d %v", status, h)
 	}
 }
@@ -374,5 +374,23 @@ func TestNoReader(t *testing.T) {
 	case <-ended:
 	case <-time.After(20 * time.Second):
 		t.Error("the request goes on")
+	}
+}
+
+// What comes without a body that was promised is answered at once, and its connection does not stay.
+func TestUnreadBody(t *testing.T) {
+	c := demoServer(t)
+	for _, head := range []string{"POST /nope", "GET /health", "PUT /tokenize", "POST /v1/images/x"} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(c.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n", head)
+		conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+		answer, err := io.ReadAll(conn)
+		if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 ") {
+			t.Errorf("%s: %v, %q", head, err, answer)
+		}
+		conn.Close()
 	}
 }

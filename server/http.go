@@ -115,6 +115,8 @@ type info struct {
 	id     string
 	route  string
 	conn   *http.ResponseController
+	header http.Header // of the answer
+	unread bool        // the request has a body that was not read
 	status int
 	err    error
 	// For the log.
@@ -169,11 +171,18 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		rec := &recorder{ResponseWriter: w, info: i}
 		w = rec
 		h := w.Header()
+		i.header = h
 		h.Set("X-Request-Id", i.id)
 		h.Set("X-Content-Type-Options", "nosniff")
+		if r.ContentLength != 0 {
+			// Who answers without reading the body closes the connection: the rest of it may never come.
+			i.unread = true
+			h.Set("Connection", "close")
+		}
 		r.Body = http.MaxBytesReader(w, r.Body, s.cfg.MaxBody)
 		defer func() {
-			if p := recover(); p != nil && p != http.ErrAbortHandler {
+			p := recover()
+			if p != nil && p != http.ErrAbortHandler {
 				s.cfg.Log.Error().Str("id", i.id).Str("panic", fmt.Sprint(p)).Bytes("stack", debug.Stack()).Msg("a request ran into a fault of the program")
 				if !rec.sent {
 					s.fail(w, r, &apiError{Status: http.StatusInternalServerError, Type: typeServer})
@@ -182,6 +191,12 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			}
 			s.log(r, i, time.Since(start))
 			s.metrics.answered(i.route, i.status, time.Since(start))
+			if i.unread {
+				_ = i.conn.SetReadDeadline(time.Now().Add(time.Second)) // net/http reads on for a while
+			}
+			if p == http.ErrAbortHandler {
+				panic(p)
+			}
 		}()
 		if err := s.admit(w, r); err != nil {
 			s.fail(w, r, err)
@@ -200,10 +215,6 @@ func (s *Server) at(x route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		i := infoOf(r)
 		i.route = x.paths[0]
-		if x.method == http.MethodPost {
-			s.busy.Add(1)
-			defer s.busy.Add(-1)
-		}
 		err := error(nil)
 		if !x.public {
 			err = s.authorize(r)
@@ -219,6 +230,12 @@ func (s *Server) at(x route) http.Handler {
 
 // admit checks a request's Host and Origin.
 func (s *Server) admit(w http.ResponseWriter, r *http.Request) error {
+	if strings.Contains(r.URL.Path, "//") {
+		return &apiError{Status: http.StatusNotFound, Type: typeNotFound, Message: "there is nothing at " + quote(r.URL.Path)}
+	}
+	if r.ContentLength > s.cfg.MaxBody {
+		return &http.MaxBytesError{Limit: s.cfg.MaxBody}
+	}
 	if s.cfg.CheckHost && !s.knownHost(r.Host) {
 		return &apiError{Status: http.StatusForbidden, Type: typePermission, Message: "the request names the host " + quote(r.Host) + ", which this server does not go by; see --allow-host"}
 	}
@@ -235,7 +252,9 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request) error {
 	h := w.Header()
 	h.Add("Vary", "Origin")
 	h.Set("Access-Control-Allow-Origin", origin)
-	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Api-Key, X-Request-Id, anthropic-version")
+	if asked := r.Header.Get("Access-Control-Request-Headers"); asked != "" {
+		h.Set("Access-Control-Allow-Headers", asked) // client libraries send many of their own
+	}
 	h.Set("Access-Control-Allow-Methods", "GET, POST, OPTIONS")
 	h.Set("Access-Control-Expose-Headers", "X-Request-Id, Retry-After")
 	return nil
@@ -247,7 +266,7 @@ func (s *Server) knownHost(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		name = h
 	}
-	name = strings.Trim(name, "[]")
+	name = strings.ToLower(strings.TrimSuffix(strings.Trim(name, "[]"), "."))
 	if name == "localhost" || slices.Contains(s.cfg.Hosts, name) {
 		return true
 	}

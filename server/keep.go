@@ -8,13 +8,13 @@ import (
 	"github.com/calderaml/caldera/engine"
 )
 
-// A device that is lost again and again is not worth opening once more: as many times within this time end the server.
+// A model that is lost again and again is not worth opening once more: as many times within this time end the server.
 const (
 	lostMost   = 2
 	lostWithin = 10 * time.Minute
 )
 
-// Keep gives the server the model that open opens, and opens it again when its device is lost. It returns once ctx has ended
+// Keep gives the server the model that open opens, and opens it again when its device is lost or its file has changed. It returns once ctx has ended
 // and the model is closed, or with the error of opening, in which case there is no model any more. Open returns no
 // engine and no error when its context has ended. Ready is called with each model that is in use from then on.
 func (s *Server) Keep(ctx context.Context, open func(context.Context) (*engine.Engine, error), ready func(*engine.Engine)) error {
@@ -26,20 +26,21 @@ func (s *Server) Keep(ctx context.Context, open func(context.Context) (*engine.E
 		}
 		s.Ready(e)
 		ready(e)
+		var why error
 		select {
 		case <-ctx.Done():
 			s.model.Store(nil)
 			return e.Close()
-		case <-s.lost:
+		case why = <-s.lost:
 		}
-		s.cfg.Log.Error().Str("device", e.Device()).Msg("the device was lost and is opened again")
+		s.cfg.Log.Error().Str("device", e.Device()).Err(why).Msg("the model cannot go on and is opened again")
 		if err := e.Close(); err != nil {
-			// What cannot be freed of a lost device is no reason to stay without one.
-			s.cfg.Log.Warn().Err(err).Msg("closing the lost device")
+			// What cannot be freed of it is no reason to stay without one.
+			s.cfg.Log.Warn().Err(err).Msg("closing the model")
 		}
 		losses = append(losses, time.Now())
 		if n := len(losses); n >= lostMost && losses[n-1].Sub(losses[n-lostMost]) < lostWithin {
-			return fmt.Errorf("the device was lost %d times within %s: %w", lostMost, lostWithin, engine.ErrDeviceLost)
+			return fmt.Errorf("the model could not go on for the %d. time within %s: %w", lostMost, lostWithin, why)
 		}
 	}
 }

@@ -129,6 +129,11 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener, cert *Certificate, 
 type logWriter struct{ s *Server }
 
 func (l logWriter) Write(b []byte) (int, error) {
-	l.s.cfg.Log.Debug().Msg(strings.TrimSpace(string(b)))
+	what := strings.TrimSpace(string(b))
+	if strings.Contains(what, "Accept error") { // there are no descriptors left, mostly
+		l.s.cfg.Log.Warn().Msg(what)
+	} else {
+		l.s.cfg.Log.Debug().Msg(what)
+	}
 	return len(b), nil
 }

@@ -63,7 +63,10 @@ func (s *Server) models(w http.ResponseWriter, _ *http.Request) error {
 // oneModel is GET /v1/models/NAME.
 func (s *Server) oneModel(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
-	if _, err := s.name(name); err != nil {
+	if _, err := s.name(name); err != nil || name == "" {
+		if err == nil {
+			err = &apiError{Status: http.StatusNotFound, Type: typeNotFound, Message: "the model has no name"}
+		}
 		return err
 	}
 	o := s.modelObjects()[0]
@@ -143,18 +146,17 @@ func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) error {
 	if v == nil {
 		return invalid("tokens", "is missing; send a list of token ids")
 	}
-	var ids []int32
-	if json.Unmarshal(v, &ids) != nil {
+	var list []*int32
+	if json.Unmarshal(v, &list) != nil {
 		return invalid("tokens", "must be a list of token ids")
 	}
 	m, err := s.ready()
 	if err != nil {
 		return err
 	}
-	for _, id := range ids {
-		if id < 0 || int(id) >= m.tok.Len() {
-			return invalid("tokens", "%d is no token id; they go from 0 to %d", id, m.tok.Len()-1)
-		}
+	ids, err := m.tokens("tokens", list)
+	if err != nil {
+		return err
 	}
 	text := m.tok.Decode(ids)
 	writeJSON(w, http.StatusOK, map[string]any{"content": text, "prompt": text}) // the second is vLLM's name

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -112,8 +115,40 @@ func TestLostAgain(t *testing.T) {
 	err = s.Keep(t.Context(), func(context.Context) (*engine.Engine, error) {
 		opened++
 		return engine.Open(engine.Config{Data: demo.Model(), Name: "demo.gguf", Context: 64, Backend: engine.Reference})
-	}, func(*engine.Engine) { s.lose(s.model.Load()) })
+	}, func(*engine.Engine) { s.lose(s.model.Load(), engine.ErrDeviceLost) })
 	if !errors.Is(err, engine.ErrDeviceLost) || opened != lostMost {
 		t.Errorf("%v after %d openings", err, opened)
+	}
+}
+
+// A model whose file has changed is opened again, and where that fails the server is told why.
+func TestFileChanged(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "m.gguf")
+	if err := os.WriteFile(path, demo.Model(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(demoConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := httptest.NewServer(s.Handler())
+	defer h.Close()
+	c := &client{t: t, s: s, url: h.URL, header: map[string][]string{"Content-Type": {"application/json"}}}
+	err = s.Keep(t.Context(), func(context.Context) (*engine.Engine, error) {
+		return engine.Open(engine.Config{Path: path, Context: 64, Backend: engine.Reference})
+	}, func(*engine.Engine) {
+		c.post("/v1/completions", `{"prompt":"One","max_tokens":1}`)
+		if err := os.Truncate(path, 1000); err != nil {
+			t.Fatal(err)
+		}
+		if status, a := c.call("POST", "/v1/completions", `{"prompt":"One","max_tokens":1}`); status != 503 || !strings.Contains(as(a), "file has changed") {
+			t.Errorf("%d %v", status, a)
+		}
+		if status, _ := c.call("GET", "/health", ""); status != 503 {
+			t.Errorf("the health is %d", status)
+		}
+	})
+	if !errors.Is(err, engine.ErrModel) {
+		t.Errorf("opening what is left: %v", err)
 	}
 }

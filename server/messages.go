@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math"
 	"net/http"
+	"strings"
 
 	"github.com/calderaml/caldera/engine/chat"
 )
@@ -147,16 +148,16 @@ func blocksText(b *body, name string) (string, bool) {
 		return b.text(name)
 	}
 	blocks, ok := b.items(name, 10_000)
-	text := ""
+	var text strings.Builder
 	for _, x := range blocks {
 		if kind, _ := x.text("type"); kind != "text" {
 			x.fail("type", "%.40q is not supported here; use text", kind)
 		}
 		s, _ := x.text("text")
-		text += s
+		text.WriteString(s)
 		b.join(x)
 	}
-	return text, ok
+	return text.String(), ok
 }
 
 // turn turns a message into those of OpenAI's form: results of tools are messages of their own there.
@@ -174,6 +175,8 @@ func turn(m *body, role string) []openMessage {
 	var results []openMessage
 	msg := openMessage{Role: role}
 	var parts []openPart
+	var thinking strings.Builder
+	thought := false
 	for _, x := range blocks {
 		kind, _ := x.text("type")
 		switch {
@@ -185,10 +188,8 @@ func turn(m *body, role string) []openMessage {
 			parts = append(parts, openPart{"text", s})
 		case kind == "thinking" && role == chat.RoleAssistant:
 			s, _ := x.text("thinking")
-			if msg.Reasoning != nil {
-				s = *msg.Reasoning + s
-			}
-			msg.Reasoning = &s
+			thinking.WriteString(s)
+			thought = true
 		case kind == "redacted_thinking":
 		case kind == "tool_use" && role == chat.RoleAssistant:
 			c := openCall{Type: "function"}
@@ -210,6 +211,9 @@ func turn(m *body, role string) []openMessage {
 			x.fail("type", "%.40q is not supported in a message of the %s", kind, role)
 		}
 		m.join(x)
+	}
+	if thought {
+		msg.Reasoning = new(thinking.String())
 	}
 	if parts != nil {
 		msg.Content = parts

@@ -60,7 +60,7 @@ func (s *Server) name(asked string) (string, error) {
 		return s.cfg.Models[0], nil
 	}
 	for _, m := range s.cfg.Models {
-		if asked == m || asked == m+":latest" { // Ollama's clients add a tag
+		if asked == m || asked == m+":latest" || asked+":latest" == m { // Ollama's clients add a tag
 			return asked, nil
 		}
 	}

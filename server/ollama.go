@@ -378,7 +378,7 @@ func (s *Server) ollamaGenerate(w http.ResponseWriter, r *http.Request) error {
 	if raw {
 		ids, err := m.encode(r.Context(), prompt)
 		if err == nil {
-			err = m.fits(len(ids))
+			err = m.fits("prompt", len(ids))
 		}
 		if err != nil {
 			return err

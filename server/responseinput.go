@@ -125,10 +125,11 @@ func (t *transcript) reasoning(o *body) {
 		return
 	}
 	m, from := t.assistant(o, false)
-	if m.Reasoning != nil {
-		text = *m.Reasoning + text
+	if from.thought == nil {
+		from.thought = new(strings.Builder)
 	}
-	m.Reasoning, from.reasoning = &text, o.place()
+	from.thought.WriteString(text)
+	m.Reasoning, from.reasoning = new(from.thought.String()), o.place()
 }
 
 // call takes in a call of a function.

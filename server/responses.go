@@ -27,6 +27,7 @@ type responseRequest struct {
 type origin struct {
 	item, content, reasoning string
 	calls                    []string
+	thought                  *strings.Builder // all reasoning of the message, which may come in many items
 }
 
 // Bounds of a request, far above what is used.

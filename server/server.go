@@ -82,7 +82,7 @@ type Server struct {
 
 	model   atomic.Pointer[served]
 	loading atomic.Pointer[Loading]
-	lost    chan struct{} // holds something when the device of the model has been lost
+	lost    chan error // holds why, when the model has been lost
 	closing atomic.Bool
 	last    atomic.Int64 // number of the last task
 	busy    atomic.Int64 // requests that may compute
@@ -125,7 +125,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Sampling == nil {
 		cfg.Sampling = sample.Defaults
 	}
-	s := &Server{cfg: cfg, began: time.Now(), lost: make(chan struct{}, 1)}
+	s := &Server{cfg: cfg, began: time.Now(), lost: make(chan error, 1)}
 	s.running, s.stop = context.WithCancelCause(context.Background())
 	for _, k := range cfg.Keys {
 		s.keys = append(s.keys, sha256.Sum256([]byte(k)))
@@ -146,13 +146,16 @@ func (s *Server) Load(l Loading) { s.loading.Store(&l) }
 // Ready gives the server its model. The engine stays the caller's.
 func (s *Server) Ready(e *engine.Engine) { s.model.Store(newServed(e)) }
 
-// lose puts a model away whose device was lost.
-func (s *Server) lose(m *served) {
-	if s.model.CompareAndSwap(m, nil) {
-		s.loading.Store(&Loading{Stage: "the device was lost and is opened again"})
-		s.metrics.lost.Inc()
-		s.lost <- struct{}{} // there is room: a model is lost once, and the next one comes after this was taken
+// lose puts a model away that cannot go on.
+func (s *Server) lose(m *served, err error) {
+	if !s.model.CompareAndSwap(m, nil) {
+		return
 	}
+	s.loading.Store(&Loading{Stage: asError(err).Message})
+	if errors.Is(err, engine.ErrDeviceLost) {
+		s.metrics.lost.Inc()
+	}
+	s.lost <- err // there is room: a model is lost once, and the next one comes after this was taken
 }
 
 // Handler returns what answers requests.

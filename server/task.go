@@ -63,9 +63,12 @@ const progressEvery = 200 * time.Millisecond
 // run runs a task and tells sink what comes of it, in order and one at a time. The task ends when sink fails, and with the
 // first answer that fails. The answers come by index.
 func (s *Server) run(r *http.Request, m *served, t *task, sink func(update) error) ([]answer, error) {
+	s.busy.Add(1)
+	defer s.busy.Add(-1)
 	answers, err := s.runTask(r, m, t, sink)
-	if errors.Is(err, engine.ErrDeviceLost) {
-		s.lose(m)
+	// A model that is open is refused when its file has changed.
+	if errors.Is(err, engine.ErrDeviceLost) || errors.Is(err, engine.ErrModel) {
+		s.lose(m, err)
 	}
 	return answers, err
 }
@@ -75,7 +78,8 @@ func (s *Server) runTask(r *http.Request, m *served, t *task, sink func(update) 
 	t.id = s.last.Add(1)
 	x := &running{s: s, m: m, t: t, ctx: ctx, items: make(chan item)}
 	defer x.close(infoOf(r), cancel)
-	if t.request.IgnoreEOG {
+	// A grammar says where an answer ends.
+	if t.request.IgnoreEOG = t.request.IgnoreEOG && t.request.Grammar == nil; t.request.IgnoreEOG {
 		p := &t.request.Sample
 		p.LogitBias = slices.Clone(p.LogitBias)
 		for _, id := range m.tok.EOG() { // going on after an end would only repeat it

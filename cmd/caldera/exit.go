@@ -79,7 +79,7 @@ func exitCode(err error) int {
 		return exitMemory
 	case errors.Is(err, vk.ErrNoLoader), errors.Is(err, vk.ErrNoDevice), errors.Is(err, vk.ErrUnsupported):
 		return exitNoDevice
-	case errors.Is(err, engine.ErrModel):
+	case errors.Is(err, engine.ErrModel), errors.Is(err, gguf.ErrChanged):
 		return exitModel
 	}
 	return exitFailed

@@ -101,6 +101,9 @@ user/repo[:quant] in the Hugging Face cache. No device is needed.`,
 			if len(args) != 1 {
 				return usagef("inspect takes one file, but was given %d; see caldera inspect --help", len(args))
 			}
+			if args[0] == "" {
+				return usagef("the file's name is empty")
+			}
 			return nil
 		},
 		RunE: func(_ *cobra.Command, args []string) error {

@@ -108,6 +108,9 @@ func (a *app) prepare(c *engine.Config) (err error) {
 			return usagef("--%s is %d; use at most %d", x.name, x.value, x.most)
 		}
 	}
+	if a.isDemo() && !a.isDefault("model") { // a variable of a script that was not set, say
+		return usagef("--model is empty; leave it out for the built-in demo")
+	}
 	if c.ChatTemplate, err = a.templateSource(); err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -10,16 +11,46 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/calderaml/caldera/engine"
 )
 
 // printJSON prints a value as the one JSON document of a command.
 func (a *app) printJSON(v any) error {
-	e := json.NewEncoder(a.out)
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
-	return e.Encode(v)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	_, err := a.out.Write(escapeJSON(b.Bytes()))
+	return err
+}
+
+// escapeJSON writes characters that a terminal would obey, or that make text look like other text, as escapes. Outside of
+// strings JSON has none.
+func escapeJSON(data []byte) []byte {
+	strange := func(r rune) bool { return r >= 0x7f && !unicode.IsPrint(r) }
+	if bytes.IndexFunc(data, strange) < 0 {
+		return data
+	}
+	out := make([]byte, 0, len(data)+64)
+	for _, r := range string(data) {
+		switch {
+		case !strange(r):
+			out = utf8.AppendRune(out, r)
+		case r > 0xffff:
+			a, b := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, "\\u%04x\\u%04x", a, b)
+		default:
+			out = fmt.Appendf(out, "\\u%04x", r)
+		}
+	}
+	return out
 }
 
 // writeFile writes a file so that its name never stands for half of it: into a temporary neighbour that takes

@@ -42,7 +42,9 @@ while the system can keep them in memory. The exit code is 5 when the model does
 				if a.settings.source["model"] == "flag" {
 					return usagef("the model was given twice, as an argument and with --model")
 				}
-				a.cfg.Model = args[0]
+				if a.cfg.Model = args[0]; args[0] == "" {
+					return usagef("the model's name is empty; leave it out for the built-in demo")
+				}
 			}
 			return a.plan(x)
 		},

@@ -148,10 +148,8 @@ func (a *app) quantize(ctx context.Context, q quantizeFlags) error {
 		return fmt.Errorf("%w: %w", engine.ErrModel, err)
 	}
 	defer f.Close()
-	if !q.dryRun {
-		if err := checkOutput(q.target, q.force, append(f.Parts(), q.imatrix)); err != nil {
-			return err
-		}
+	if err := checkOutput(q.target, q.force, append(f.Parts(), q.imatrix)); err != nil {
+		return err
 	}
 	if q.imatrix != "" {
 		if o.Imatrix, err = quantize.ReadImatrix(q.imatrix); err != nil {
@@ -247,12 +245,12 @@ func checkOutput(path string, force bool, inputs []string) error {
 	} else if !info.IsDir() {
 		return usagef("%s is no folder", dir)
 	}
+	// A file takes the name in the end: a link would be lost, and what it leads to would stay as it is.
+	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSymlink != 0 {
+		return usagef("%s is a link; name the file that is to be written", path)
+	}
 	out, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		// Or a link that leads nowhere, which is there all the same.
-		if _, err := os.Lstat(path); err == nil && !force {
-			return usagef("%s is a link to a file that does not exist; give --force to replace it", path)
-		}
 		return nil
 	}
 	if err != nil {

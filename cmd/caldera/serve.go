@@ -113,7 +113,7 @@ func (a *app) serve(ctx context.Context) (err error) {
 		err := s.Keep(using, func(context.Context) (*engine.Engine, error) {
 			began = time.Now()
 			l := &loadWatch{a: a, s: s, after: after, began: began}
-			after = "after the device was lost: "
+			after = "again: "
 			return l.load(ctx, model)
 		}, func(e *engine.Engine) {
 			a.log.Info().Str("model", a.modelName()).Str("device", e.Device()).Int("slots", e.Stats().Slots).Int("ctx", e.Context()).

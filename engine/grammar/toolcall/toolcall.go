@@ -76,8 +76,11 @@ func (e *ToolError) Unwrap() error { return e.Err }
 // Build adds calls of any of some tools to a builder: of all tools of a request where one must be called, of one
 // where it is named. The error is a *ToolError, a *grammar.LimitError or that of the context.
 func Build(ctx context.Context, b *grammar.Builder, tools []Tool, opts Options) (*Calls, error) {
-	if len(tools) == 0 || len(tools) > maxTools {
-		return nil, fmt.Errorf("grammar of tool calls: %d tools, want 1 to %d", len(tools), maxTools)
+	switch {
+	case len(tools) == 0:
+		return nil, fmt.Errorf("grammar of tool calls: there is no tool")
+	case len(tools) > maxTools:
+		return nil, &grammar.LimitError{What: "tools", Limit: maxTools}
 	}
 	calls := &Calls{Loose: map[string]error{}}
 	var alts []grammar.Expr
