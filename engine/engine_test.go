@@ -86,13 +86,15 @@ func session(t testing.TB, e *engine.Engine) *engine.Session {
 // every combination.
 func TestOracle(t *testing.T) {
 	batches, kvs := []int{512, 1, 7, 64}, []string{"f32", "f32", "f16"}
+	// SwiftShader, which compiles for half a minute before a model runs, has a quarter of them.
+	quantised := []int{0, 3, 2, 3, 2, 1, 3, 2}
 	turn := 0
 	for i, c := range oracle.Cases(t) {
 		for j, r := range rigs(t) {
 			// Every architecture in F32 on one profile of each device; of the others, whose block types have
 			// tests of their own, each case on one device and profile. make oracle runs them all.
 			plain := strings.HasSuffix(c.Name, "-f32")
-			if r.backend == engine.Vulkan && (plain && (i+j+j/2)%2 != 0 || !plain && j != i%4) {
+			if r.backend == engine.Vulkan && (plain && (i+j+j/2)%2 != 0 || !plain && j != quantised[i%len(quantised)]) {
 				continue
 			}
 			kv, batch := kvs[turn%len(kvs)], batches[turn%len(batches)]
@@ -174,6 +176,8 @@ func TestDemoGreedy(t *testing.T) {
 					continue
 				}
 				want.Greedy = want.Greedy[4:8]
+			} else if file != "demo-q8_0.gguf" && !long() {
+				want.Greedy = want.Greedy[2:5] // the other files differ in block types alone
 			}
 			t.Run(r.name+"/"+file, func(t *testing.T) {
 				e := r.open(t, engine.Config{Path: oracle.DemoFile(t, file), Context: 1024})
@@ -209,8 +213,13 @@ func TestDemoGreedy(t *testing.T) {
 func TestDemoPerplexity(t *testing.T) {
 	tokens := readU16(t, oracle.DemoFile(t, "val_tokens.u16"))
 	want := readF32(t, oracle.DemoFile(t, "val_nll-q8_0.f32"))
-	const chunk, chunks = 512, 2
-	for _, r := range devices(t, "auto") {
+	const chunk = 512
+	rs := devices(t, "auto")
+	for i, r := range rs {
+		chunks := 1
+		if i == len(rs)-1 || long() {
+			chunks = 2
+		}
 		t.Run(r.name, func(t *testing.T) {
 			cfg := demoConfig()
 			cfg.KV = "f32"

@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -28,7 +29,8 @@ type Case struct {
 	// Same lists pairs of ranges that must be equal bit for bit after the ops on a device.
 	Same [][2]shaders.View
 	// Few runs the case once for each device and scheme, for kernels that differ from tested ones only in what
-	// neither the floor profile nor the way lanes reduce has to do with: compiling them takes most of the time.
+	// neither the floor profile nor the way lanes reduce has to do with: compiling them takes most of the time. With
+	// CALDERA_LONG=1 SwiftShader has the lanes' scheme too.
 	Few bool
 	// Turn, if not 0, runs the case on one of those rigs: many kernels alike, with turns of 1, 2, .., spread over
 	// all of them.
@@ -61,6 +63,7 @@ type rig struct {
 	name  string
 	die   *scheduler.Die
 	again bool // a device and scheme that an earlier rig has
+	spare bool // a scheme for GPUs on a device that compiles each kernel for seconds
 }
 
 type rigSet struct {
@@ -120,7 +123,8 @@ var open = sync.OnceValue(func() rigSet {
 					die.Kernels.MaxLoops = fewLoops
 				}
 				again := name == "floor" || s.lanes && !s.one && p.SubgroupFixed || !s.lanes && !used
-				set.rigs = append(set.rigs, rig{fmt.Sprintf("%s/%s/%s", info.Name, name, s.name), die, again})
+				spare := s.lanes && strings.HasPrefix(info.Name, "SwiftShader") && os.Getenv("CALDERA_LONG") != "1"
+				set.rigs = append(set.rigs, rig{fmt.Sprintf("%s/%s/%s", info.Name, name, s.name), die, again, spare})
 			}
 		}
 	}
@@ -190,7 +194,7 @@ func (c Case) rigs(all []rig) []rig {
 	if !c.Few && c.Turn == 0 {
 		return all
 	}
-	few := slices.DeleteFunc(slices.Clone(all), func(r rig) bool { return r.again && !r.die.Kernels.Spread })
+	few := slices.DeleteFunc(slices.Clone(all), func(r rig) bool { return r.again && !r.die.Kernels.Spread || r.spare && !c.Lanes })
 	if c.Turn == 0 || len(few) == 0 {
 		return few
 	}
