@@ -25,7 +25,7 @@ func weightTypes() []quant.Type {
 
 // few says that a type's cases run on few rigs. On all of them run the simplest type and one whose blocks
 // begin inside words.
-func few(t quant.Type) bool { return t != quant.F32 && t != quant.Q6_K }
+func few(t quant.Type) bool { return t != quant.F32 && t != quant.Q8_0 }
 
 // turn makes the expert kernels of types with one case run on one rig each; their products run on several.
 func turn(t quant.Type, i int) int {

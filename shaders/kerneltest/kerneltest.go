@@ -29,8 +29,8 @@ type Case struct {
 	// Same lists pairs of ranges that must be equal bit for bit after the ops on a device.
 	Same [][2]shaders.View
 	// Few runs the case once for each device and scheme, for kernels that differ from tested ones only in what
-	// neither the floor profile nor the way lanes reduce has to do with: compiling them takes most of the time. With
-	// CALDERA_LONG=1 SwiftShader has the lanes' scheme too.
+	// neither the floor profile nor the way lanes reduce has to do with: compiling them takes most of the time. Only
+	// with CALDERA_LONG=1 has SwiftShader the lanes' scheme too, and have drivers the spread scheme that read slowly in it.
 	Few bool
 	// Turn, if not 0, runs the case on one of those rigs: many kernels alike, with turns of 1, 2, .., spread over
 	// all of them.
@@ -63,7 +63,7 @@ type rig struct {
 	name  string
 	die   *scheduler.Die
 	again bool // a device and scheme that an earlier rig has
-	spare bool // a scheme for GPUs on a device that compiles each kernel for seconds
+	spare bool // a scheme for other devices on one that compiles each of its kernels for seconds
 }
 
 type rigSet struct {
@@ -123,7 +123,7 @@ var open = sync.OnceValue(func() rigSet {
 					die.Kernels.MaxLoops = fewLoops
 				}
 				again := name == "floor" || s.lanes && !s.one && p.SubgroupFixed || !s.lanes && !used
-				spare := s.lanes && strings.HasPrefix(info.Name, "SwiftShader") && os.Getenv("CALDERA_LONG") != "1"
+				spare := (s.lanes && strings.HasPrefix(info.Name, "SwiftShader") || s.spread && !used) && os.Getenv("CALDERA_LONG") != "1"
 				set.rigs = append(set.rigs, rig{fmt.Sprintf("%s/%s/%s", info.Name, name, s.name), die, again, spare})
 			}
 		}
