@@ -267,5 +267,6 @@ func (t *table) closure(g *Grammar, work *int) ([]thread, bool) {
 			}
 		}
 	}
-	return done, true
+	// Asked again at the end: the last way may be the one too many, and which is the last depends on the frames' numbers.
+	return done, len(done) <= limits.Threads
 }
