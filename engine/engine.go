@@ -78,6 +78,10 @@ type Config struct {
 	// Residency is where weights live on a device: "auto" (default), "import" or "copy", see package weights.
 	Residency string
 
+	// TuningDir is a folder with what [Engine.Tune] found for devices, see package tuning; empty for none. A tuning of
+	// another version is not used, which Warn is told.
+	TuningDir string
+
 	// Check makes every plan look for missing barriers in what it recorded.
 	Check bool
 	// BreakKernel names a kernel to run from damaged code, to show that Verify finds it.
@@ -317,6 +321,9 @@ func (e *Engine) openDevice() (err error) {
 	}
 	e.die = scheduler.NewDie(dev)
 	e.die.Break = e.cfg.BreakKernel
+	if e.die.Kernels.Tuned, err = e.cfg.tuned(info, p, &e.die.Kernels); err != nil {
+		e.warn(fmt.Errorf("%s runs without its tuning: %w", info.Name, err))
+	}
 	if e.limit.budget = max(e.cfg.SubmitBudget, 0); e.cfg.SubmitBudget == 0 && !p.Software {
 		e.limit.budget = DefaultSubmitBudget
 	}

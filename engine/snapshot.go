@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"weak"
 
 	"github.com/calderaml/caldera/engine/kv"
@@ -20,7 +22,7 @@ const (
 
 // identity is the digest of everything that decides what the numbers in a state mean and how they come out: metadata
 // and tensor table, samples of every tensor, the time of the file, which tells what the samples do not, and what
-// computes, as another device rounds otherwise.
+// computes, as another device rounds otherwise, and a tuned one too.
 func (e *Engine) identity() (state.Digest, error) {
 	var parts [][]byte
 	for _, t := range e.file.Tensors() {
@@ -50,6 +52,10 @@ func (e *Engine) identity() (state.Digest, error) {
 	if e.die != nil {
 		i := e.die.Device.Info()
 		parts = append(parts, fmt.Appendf(nil, "%s %s %s %d", i.Name, i.DriverName, i.DriverInfo, i.DriverVersion))
+		for _, u := range slices.SortedFunc(maps.Keys(e.die.Kernels.Tuned), compareUses) {
+			w := e.die.Kernels.Tuned[u] // what it takes at once changes no bit
+			parts = append(parts, fmt.Appendf(nil, "%s by %s of %d", u, w.Scheme, w.Group))
+		}
 	}
 	return state.DigestOf(parts...), e.file.Intact()
 }

@@ -42,10 +42,11 @@ func Kernels(p vk.Profile) shaders.Profile {
 		MaxGroups:   p.MaxGroups,
 		MaxLoops:    p.LoopLimit,
 	}
+	k.CanShare, k.CanSpread = Broadcast(p), CanSpread(p)
 	if p.SlowLoads {
-		k.Broadcast = Broadcast(p)
+		k.Broadcast = k.CanShare
 	}
-	k.Spread = p.FreeReads && CanSpread(p)
+	k.Spread = p.FreeReads && k.CanSpread
 	return k
 }
 

@@ -126,6 +126,7 @@ func (p *Plan) place(v shaders.View) (*vk.Buffer, int64) {
 // recorded is a dispatch on its way into a command buffer.
 type recorded struct {
 	node    int
+	use     shaders.Use
 	cmd     vk.Command
 	touches []touch
 }
@@ -259,7 +260,7 @@ func (p *Plan) lower(d shaders.Dispatch) (recorded, error) {
 	if err != nil {
 		return recorded{}, fmt.Errorf("%s: %w", d.Module, err)
 	}
-	return recorded{cmd: vk.Dispatch(pipe, set, d.Groups, push), touches: touches}, nil
+	return recorded{use: d.Use, cmd: vk.Dispatch(pipe, set, d.Groups, push), touches: touches}, nil
 }
 
 // Stats returns the counts of one step, as one submission.

@@ -28,6 +28,8 @@ func (t Timing) Total() time.Duration { return t.Write + t.Submit + t.Wait }
 type StepTimes struct {
 	Nodes []time.Duration // of the graph's nodes: from the end of the dispatch before a node's first to the end of its last
 	Total time.Duration   // from the begin of the first dispatch to the end of the last
+	// Uses are the times of weight kernels by what they are used for; nil from a Reference.
+	Uses map[shaders.Use]time.Duration
 }
 
 // A Stamper is a Runner that knows the times of its last step.
@@ -43,7 +45,8 @@ var ErrNotStamped = errors.New("no times were noted: make the plan with Options.
 // stamps are the timestamps of a plan: one before the first dispatch, and one after each. Zero for none.
 type stamps struct {
 	queries *vk.Queries
-	nodes   []int // of the dispatches
+	nodes   []int         // of the dispatches
+	uses    []shaders.Use // likewise
 	ns      []int64
 	ran     bool // a step was submitted
 }
@@ -56,7 +59,7 @@ func (s *stamps) open(d *vk.Device, all []recorded) (err error) {
 	}
 	s.ns = make([]int64, len(all)+1)
 	for _, r := range all {
-		s.nodes = append(s.nodes, r.node)
+		s.nodes, s.uses = append(s.nodes, r.node), append(s.uses, r.use)
 	}
 	return nil
 }
@@ -89,7 +92,16 @@ func (p *Plan) Times(t *StepTimes) error {
 	if err := s.queries.Read(s.ns); err != nil {
 		return err
 	}
-	return t.fill(s.ns, s.nodes, p.Graph)
+	if err := t.fill(s.ns, s.nodes, p.Graph); err != nil {
+		return err
+	}
+	t.Uses = map[shaders.Use]time.Duration{}
+	for k, u := range s.uses {
+		if u != (shaders.Use{}) {
+			t.Uses[u] += time.Duration(max(0, s.ns[k+1]-s.ns[k]))
+		}
+	}
+	return nil
 }
 
 // fill computes times from the stamps of dispatches, of which there is one more than dispatches.

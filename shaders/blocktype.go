@@ -58,34 +58,21 @@ func blockModule(m Module, t quant.Type, matrices int) Module {
 	return m
 }
 
-// A scheme is how the invocations of a weight kernel share the work (common/tile.glsl).
-type scheme string
+// A Scheme is how the invocations of a weight kernel share the work (common/tile.glsl).
+type Scheme string
 
 const (
-	rowScheme   scheme = "row"   // an invocation takes whole rows
-	shareScheme scheme = "share" // and the lanes of a subgroup load its inputs together
-	lanesScheme scheme = "lanes" // a workgroup takes a row
-	fusedScheme scheme = "fused" // and forms the norm of its input; kernels take more matrices at once, and bind more
+	rowScheme   Scheme = "row"   // an invocation takes whole rows
+	shareScheme Scheme = "share" // and the lanes of a subgroup load its inputs together
+	lanesScheme Scheme = "lanes" // a workgroup takes a row
+	fusedScheme Scheme = "fused" // and forms the norm of its input; kernels take more matrices at once, and bind more
 
-	spreadScheme scheme = "spread" // a subgroup takes rows, and a lane of it a byte of each eight codes (common/spread.glsl)
+	spreadScheme Scheme = "spread" // a subgroup takes rows, and a lane of it a byte of each eight codes (common/spread.glsl)
 )
 
 // codeTypes are the block types that common/codes.glsl and common/spread.glsl take: those whose weights are codes of a
 // byte at most with a scale.
 var codeTypes = []quant.Type{quant.Q8_0, quant.Q4_0, quant.Q4_K, quant.Q5_K, quant.Q6_K}
-
-// weightScheme is the scheme of weight kernels on a device for a block type.
-func (p *Profile) weightScheme(t quant.Type) scheme {
-	switch {
-	case p.Spread && !p.LanesPerRow && slices.Contains(codeTypes, t):
-		return spreadScheme
-	case p.LanesPerRow:
-		return lanesScheme
-	case p.Broadcast > 0:
-		return shareScheme
-	}
-	return rowScheme
-}
 
 // fusion is what a kernel has in the fused scheme: matrices with a factor of their own, bindings and parameters.
 type fusion struct{ matrices, buffers, params int }
@@ -94,7 +81,7 @@ type fusion struct{ matrices, buffers, params int }
 func weightModules(kernel string, matrices int, base Module, fused fusion) []Module {
 	var ms []Module
 	for _, t := range kernelTypes {
-		for _, s := range []scheme{rowScheme, shareScheme, lanesScheme, fusedScheme, spreadScheme} {
+		for _, s := range []Scheme{rowScheme, shareScheme, lanesScheme, fusedScheme, spreadScheme} {
 			if s == spreadScheme && !slices.Contains(codeTypes, t) {
 				continue
 			}
@@ -126,7 +113,7 @@ func weightModules(kernel string, matrices int, base Module, fused fusion) []Mod
 }
 
 // weightModule is the name of a weight kernel's module.
-func weightModule(kernel string, t quant.Type, s scheme) string {
+func weightModule(kernel string, t quant.Type, s Scheme) string {
 	return kernel + "." + typeName(t) + "." + string(s)
 }
 

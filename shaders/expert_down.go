@@ -86,6 +86,9 @@ func (o *ExpertDown) takes(p *Profile, windows []rowWindow) bool {
 	if !o.hasShared() || !p.folds(o.Rows) || o.tiled() || len(windows) != 1 || o.Shared.Type != o.W.Type || HasScale(o.W.Type) {
 		return false
 	}
+	if p.way(o.use()).Group != p.way(o.shared().use()).Group {
+		return false // by itself the shared expert would be added up in another order
+	}
 	ws, err := o.Shared.rowWindows(p.MaxBinding)
 	return err == nil && len(ws) == 1
 }
@@ -218,11 +221,11 @@ func (o *ExpertDown) products(p *Profile, w Matrix, win rowWindow, mode uint32, 
 	if err := p.loops("expert_down "+w.Name, turns*(w.In/32+1)+o.Shared.In/32+1); err != nil {
 		return Dispatch{}, err
 	}
-	scheme := p.weightScheme(w.Type)
+	way := p.way(o.use())
 	if o.hasShared() {
-		scheme = fusedScheme
+		way.Scheme = fusedScheme
 	}
-	spec, gx := p.pairSpec(scheme, w.Out, tokens, mode)
+	spec, gx := p.spec(way, w.Out, tokens)
 	groups, err := p.grid("expert_down", gx, ny, 1)
 	if err != nil {
 		return Dispatch{}, err
@@ -232,14 +235,15 @@ func (o *ExpertDown) products(p *Profile, w Matrix, win rowWindow, mode uint32, 
 		ids = o.Tiles
 	}
 	d := Dispatch{
-		Module: weightModule("expert_down", w.Type, scheme),
-		Spec:   spec,
+		Module: weightModule("expert_down", w.Type, way.Scheme),
+		Spec:   append(spec, mode),
 		Bind:   []Operand{R(o.Step), R(win.view), R(o.H.View), R(ids), R(o.Weights), y},
 		Push: []uint32{uint32(w.Out), uint32(w.In), uint32(w.RowBytes()), uint32(w.expertBytes()),
 			uint32(o.H.Stride), uint32(stride), uint32(o.K), uint32(win.first), uint32(win.rows), uint32(tiles)},
 		Groups: groups,
+		Use:    o.use(),
 	}
-	if scheme == fusedScheme {
+	if way.Scheme == fusedScheme {
 		d.Bind = append(d.Bind, R(o.Shared.View), R(o.Gate.View))
 		d.Push = append(d.Push, uint32(o.Shared.In), uint32(o.Shared.RowBytes()), uint32(o.Gate.Stride))
 	}

@@ -222,16 +222,17 @@ func (o *ExpertGateUp) pass(p *Profile, mode uint32, gate, up Matrix, shared *Ex
 	if mode == gateUpUp {
 		access = ReadWrite
 	}
-	scheme, x := p.weightScheme(gate.Type), o.X.Mat
+	way, x := p.way(gateUpUse(gate)), o.X.Mat
 	if o.X.folds(p, o.Rows) {
-		scheme, x = fusedScheme, o.X.Of
+		way.Scheme, x = fusedScheme, o.X.Of
 	}
 	var ds []Dispatch
 	for i, w := range gates {
 		// add appends the dispatch over ny groups of so many tokens, or pairs, at once.
 		add := func(h Mat, rows, tokens, ny int, ids Operand, first, bound int, routed, tiles uint32) error {
 			d := Dispatch{
-				Module: weightModule("expert_gate_up", gate.Type, scheme),
+				Module: weightModule("expert_gate_up", gate.Type, way.Scheme),
+				Use:    gateUpUse(gate),
 				Bind:   []Operand{R(o.Step), R(w.view), R(ups[i].view), R(x.View), ids, {h.View, access}},
 				Push: []uint32{uint32(rows), uint32(gate.In), uint32(gate.RowBytes()), uint32(gate.expertBytes()),
 					uint32(x.Stride), uint32(o.H.Stride), uint32(o.K), uint32(gate.Out),
@@ -244,8 +245,9 @@ func (o *ExpertGateUp) pass(p *Profile, mode uint32, gate, up Matrix, shared *Ex
 				rows, ny = max(rows, sharedRows), ny+o.Rows
 			}
 			var gx int
-			d.Spec, gx = p.pairSpec(scheme, rows, tokens, mode)
-			if scheme == fusedScheme {
+			d.Spec, gx = p.spec(way, rows, tokens)
+			d.Spec = append(d.Spec, mode)
+			if way.Scheme == fusedScheme {
 				d.Bind = append(d.Bind, R(o.X.Weight), R(third), R(fourth))
 				d.Push = append(d.Push, uint32(sharedRows), math.Float32bits(o.X.Eps))
 			}
@@ -265,10 +267,7 @@ func (o *ExpertGateUp) pass(p *Profile, mode uint32, gate, up Matrix, shared *Ex
 		case o.routed():
 			err = add(o.H, gate.Out, 1, o.Rows*o.K, R(o.Ids), w.first, w.rows, 1, 0)
 		default:
-			tokens := 1
-			if o.Rows > 1 {
-				tokens = matmulTokens
-			}
+			tokens := way.TokensAt(o.Rows)
 			err = add(o.H.Cols(w.first, w.rows), w.rows, tokens, ceilDiv(o.Rows, tokens), R(o.X.View), 0, 1, 0, 0)
 		}
 		if err != nil {
@@ -276,13 +275,6 @@ func (o *ExpertGateUp) pass(p *Profile, mode uint32, gate, up Matrix, shared *Ex
 		}
 	}
 	return ds, nil
-}
-
-// pairSpec is weightSpec for kernels whose tokens at once are chosen by the op, and whose mode follows.
-func (p *Profile) pairSpec(s scheme, rows, tokens int, mode uint32) (spec []uint32, groups int) {
-	spec, groups = p.weightSpec(s, rows, tokens)
-	spec[len(spec)-1] = uint32(tokens)
-	return append(spec, mode), groups
 }
 
 func (o *ExpertGateUp) Twin(m Memory) error {

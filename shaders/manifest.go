@@ -45,6 +45,15 @@ func Digest(b []byte) string {
 	return hex.EncodeToString(h[:])
 }
 
+// Fingerprint tells sets of compiled kernels apart.
+func Fingerprint() string {
+	b, err := spirvFiles.ReadFile("spirv/manifest.json")
+	if err != nil {
+		return "" // TestManifest
+	}
+	return Digest(b)
+}
+
 // GLSLCFlags returns the compiler flags of a module, relative to the folder of the sources.
 func GLSLCFlags(m Module) []string {
 	flags := []string{"-O", "--target-env=" + m.Target(), "-Werror", "-Icommon", "-Icommon/dequant"}

@@ -51,27 +51,6 @@ func matmulModules() []Module {
 	return weightModules("matmul", 1, Module{Source: "matmul.comp", Buffers: 5, Params: 8}, fusion{matrices: 2, buffers: 7, params: 10})
 }
 
-// weightSpec returns the specialization constants and the number of workgroups of a weight kernel over
-// rows weight rows: constants are the workgroup size (and the single-subgroup flag in the lanes scheme)
-// and the tokens taken at once.
-func (p *Profile) weightSpec(s scheme, rows, tokens int) (spec []uint32, groups int) {
-	t := uint32(1)
-	if tokens > 1 {
-		t = matmulTokens
-	}
-	switch s {
-	case lanesScheme, fusedScheme:
-		return append(p.ReduceSpec(), t), min(rows, int(p.MaxGroups[0]))
-	case spreadScheme:
-		return []uint32{spreadLanes, t}, min(ceilDiv(rows, spreadRows), int(p.MaxGroups[0]))
-	}
-	group := uint32(rowGroup)
-	if s == shareScheme {
-		group = p.Broadcast // a workgroup is a subgroup
-	}
-	return []uint32{group, t}, min(ceilDiv(rows, int(group)*tileRows), int(p.MaxGroups[0]))
-}
-
 // rowGroup is the workgroup size of the row-per-lane scheme, and tileRows the number of weight rows that an
 // invocation of it takes (ROWS of common/tile.glsl). A value that is loaded is used for all of them: on
 // llvmpipe 22 a load costs some 20 cycles a lane and four rows are 3 to 5 times as fast as one, eight slower
@@ -136,23 +115,25 @@ func (o *MatMul) Lower(p *Profile) ([]Dispatch, error) {
 	if o.Gate {
 		mode |= matmulGate
 	}
-	scheme := p.weightScheme(o.W.Type)
+	way := p.way(o.use())
+	at := way.TokensAt(o.Rows)
 	var ds []Dispatch
 	for _, w := range windows {
-		spec, gx := p.weightSpec(scheme, w.rows, o.Rows)
-		groups, err := p.grid("matmul", gx, ceilDiv(o.Rows, int(spec[len(spec)-1])), 1)
+		spec, gx := p.spec(way, w.rows, at)
+		groups, err := p.grid("matmul", gx, ceilDiv(o.Rows, at), 1)
 		if err != nil {
 			return nil, err
 		}
 		y := o.Y.Cols(w.first, w.rows)
 		yo := Operand{y.View, o.Operands()[3].Access}
 		ds = append(ds, Dispatch{
-			Module: weightModule("matmul", o.W.Type, scheme),
+			Module: weightModule("matmul", o.W.Type, way.Scheme),
 			Spec:   spec,
 			Bind:   append([]Operand{R(o.Step), R(w.view), R(o.X.View), yo, factor}, extras(0, o.W)...),
 			Push: []uint32{uint32(o.Count), uint32(w.rows), uint32(o.W.In), uint32(o.W.RowBytes()),
 				uint32(o.X.Stride), uint32(o.Y.Stride), uint32(o.Factor.Stride), mode},
 			Groups: groups,
+			Use:    o.use(),
 		})
 	}
 	return ds, nil

@@ -156,6 +156,7 @@ type Dispatch struct {
 	Bind   []Operand // bindings 0..n-1 of set 0
 	Push   []uint32  // the kernel's parameters; they follow the operand offsets
 	Groups [3]uint32
+	Use    Use // of a weight kernel; zero for others
 }
 
 // A Profile is what a device offers to kernels, as far as they care.
@@ -178,6 +179,12 @@ type Profile struct {
 	// Spread says that a read through an address by all lanes costs next to nothing, and that subgroups have 8 lanes:
 	// weight kernels then spread the bytes of a word pair over the lanes.
 	Spread bool
+	// CanShare and CanSpread are what Broadcast and Spread could be, whether the device gains by them or not.
+	CanShare  uint32
+	CanSpread bool
+	// Tuned are the ways of weight kernels that were found best on this very device; other uses go their plain way. All
+	// passed CheckWay.
+	Tuned map[Use]Way
 	// MaxBinding is the largest range one binding may cover, in bytes.
 	MaxBinding int64
 	// MaxGroups is the largest grid in x, y and z.

@@ -105,14 +105,17 @@ func (o *Project) fused(p *Profile, ms []*MatMul) ([]Dispatch, error) {
 	if err != nil {
 		return nil, err
 	}
+	way := p.way(ms[0].use())
+	way.Scheme = fusedScheme
+	at := way.TokensAt(o.Rows)
 	var ds []Dispatch
 	for _, win := range windows {
 		rows, other := win.rows, win.view
 		if len(ms) == 2 {
 			rows, other = rows+second.Out, second.View
 		}
-		spec, gx := p.weightSpec(fusedScheme, rows, o.Rows)
-		groups, err := p.grid("matmul", gx, ceilDiv(o.Rows, int(spec[len(spec)-1])), 1)
+		spec, gx := p.spec(way, rows, at)
+		groups, err := p.grid("matmul", gx, ceilDiv(o.Rows, at), 1)
 		if err != nil {
 			return nil, err
 		}
@@ -124,6 +127,7 @@ func (o *Project) fused(p *Profile, ms []*MatMul) ([]Dispatch, error) {
 			Push: []uint32{uint32(o.Count), uint32(rows), uint32(w.In), uint32(w.RowBytes()),
 				uint32(x.Stride), uint32(y.Stride), 0, 0, uint32(win.rows), math.Float32bits(o.X.Eps)},
 			Groups: groups,
+			Use:    ms[0].use(),
 		})
 	}
 	return ds, nil

@@ -21,11 +21,9 @@ type pipelineCache struct {
 	dirty  atomic.Bool
 }
 
-// PipelineCachePath returns the file that holds the compiled kernels of a
-// device: <uuid>-<driver version>.bin in the caldera folder of the user's cache
-// directory, or in CALDERA_CACHE_DIR. It is "" when CALDERA_CACHE_DIR is "off"
-// or no cache directory is known.
-func PipelineCachePath(info DeviceInfo) string {
+// CacheDir is the folder for what is kept of devices between runs: caldera in the user's cache directory, or
+// CALDERA_CACHE_DIR. It is "" when CALDERA_CACHE_DIR is "off" or no cache directory is known.
+func CacheDir() string {
 	dir := os.Getenv("CALDERA_CACHE_DIR")
 	if dir == "off" {
 		return ""
@@ -36,6 +34,16 @@ func PipelineCachePath(info DeviceInfo) string {
 			return ""
 		}
 		dir = filepath.Join(base, "caldera")
+	}
+	return dir
+}
+
+// PipelineCachePath returns the file that holds the compiled kernels of a
+// device, <uuid>-<driver version>.bin in [CacheDir], or "" without one.
+func PipelineCachePath(info DeviceInfo) string {
+	dir := CacheDir()
+	if dir == "" {
+		return ""
 	}
 	return filepath.Join(dir, fmt.Sprintf("%s-%08x.bin", info.UUID, info.DriverVersion))
 }

@@ -375,6 +375,45 @@ func TestBench(t *testing.T) {
 }
 
 // The device agrees with the reference, and a broken kernel is named.
+func TestTune(t *testing.T) {
+	needDevice(t)
+	dir := t.TempDir()
+	t.Setenv("CALDERA_CACHE_DIR", dir)
+	r := program(t, "", "tune", "--json", "--rows", "1")
+	x := decode[tuneReport](t, r)
+	if r.code != exitDone || len(x.Uses) < 5 || len(x.Steps) != 1 || x.Steps[0].Rows != 1 || filepath.Dir(x.Path) != dir {
+		t.Fatalf("code %d: %s%s", r.code, r.out, r.err)
+	}
+	if _, err := os.Stat(x.Path); err != nil {
+		t.Error(err)
+	}
+	// A file that is not for these kernels is told of, unless it is not wanted.
+	if err := os.WriteFile(x.Path, []byte("{}"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if r := program(t, "", "run", "-n", "1", "Hi"); r.code != exitDone || !strings.Contains(r.err, "run caldera tune again") {
+		t.Errorf("%+v", r)
+	}
+	if r := program(t, "", "run", "-n", "1", "--tuning", "off", "Hi"); r.code != exitDone || strings.Contains(r.err, "caldera tune") {
+		t.Errorf("%+v", r)
+	}
+	if r := program(t, "", "tune", "--reset"); r.code != exitDone {
+		t.Errorf("%+v", r)
+	}
+	if _, err := os.Stat(x.Path); err == nil {
+		t.Error("the tuning is still there")
+	}
+	for _, args := range [][]string{{"--rows", "3"}, {"--rows", "0"}, {"--rows", "x"}, {"more"}} {
+		if r := program(t, "", append([]string{"tune"}, args...)...); r.code == exitDone || r.out != "" {
+			t.Errorf("%v: %+v", args, r)
+		}
+	}
+	t.Setenv("CALDERA_CACHE_DIR", "off")
+	if r := program(t, "", "tune"); r.code != exitUsage || !strings.Contains(r.err, "CALDERA_CACHE_DIR") {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestVerify(t *testing.T) {
 	needDevice(t)
 	r := program(t, "", "verify", "--json", "--tokens", "6")

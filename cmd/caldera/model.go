@@ -15,6 +15,7 @@ import (
 	"github.com/calderaml/caldera/engine/weights"
 	"github.com/calderaml/caldera/gguf"
 	"github.com/calderaml/caldera/gguf/mapping"
+	"github.com/calderaml/caldera/vk"
 )
 
 // maxBatch is the most rows of a step.
@@ -25,7 +26,7 @@ const maxQueue = 1 << 16
 
 // addEngineSettings defines the flags of a command that computes.
 func addEngineSettings(f *pflag.FlagSet, keys ...string) {
-	addSettings(f, append([]string{"model", "backend", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "batch", "submit-budget", "memory-limit"}, keys...)...)
+	addSettings(f, append([]string{"model", "backend", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "batch", "submit-budget", "tuning", "memory-limit"}, keys...)...)
 }
 
 // isDemo reports whether the built-in model is used.
@@ -58,6 +59,9 @@ func (a *app) engineConfig(context int) engine.Config {
 	}
 	c.MemoryLimit, _ = parseSize(a.cfg.MemoryLimit) // checked with the configuration
 	c.SubmitBudget, _ = parseBudget(a.cfg.SubmitBudget)
+	if a.cfg.Tuning == "auto" {
+		c.TuningDir = vk.CacheDir()
+	}
 	if a.isDemo() {
 		c.Data, c.Name = demo.Model(), a.modelName()
 	}
@@ -191,6 +195,9 @@ func (a *app) noteDevice(e *engine.Engine) {
 			a.note("        %d tensors (%s) are not imported: %s", f.Items, size(f.Bytes), printable(f.Reason))
 		}
 		a.log.Debug().Int("tensors", f.Items).Int64("bytes", f.Bytes).Str("first", f.First).Msg("not imported: " + printable(f.Reason))
+	}
+	if n := e.Tuned(); n > 0 {
+		a.note("tuned:  %d uses of kernels", n)
 	}
 	a.note("loaded in %.2f s", e.LoadTime().Seconds())
 }

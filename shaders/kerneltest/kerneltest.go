@@ -35,6 +35,8 @@ type Case struct {
 	// Turn, if not 0, runs the case on one of those rigs: many kernels alike, with turns of 1, 2, .., spread over
 	// all of them.
 	Turn int
+	// Ways, if not nil, gives the weight kernels' ways on a device.
+	Ways func(*shaders.Profile) map[shaders.Use]shaders.Way
 	// Lanes runs the case only where the lanes of a subgroup share a row.
 	Lanes bool
 }
@@ -245,6 +247,10 @@ func (c Case) run(t *testing.T, g *scheduler.Graph, r rig, want shaders.HostMemo
 				t.Fatal(err)
 			}
 		}
+	}
+	if c.Ways != nil {
+		r.die.Kernels.Tuned = c.Ways(&r.die.Kernels)
+		defer func() { r.die.Kernels.Tuned = nil }()
 	}
 	p, err := compile(g, r.die)
 	if err != nil {
