@@ -54,7 +54,7 @@ func (e *Engine) newJob(ctx context.Context, r Request) (*job, error) {
 	case r.TopLogprobs < 0 || r.TopLogprobs > MaxTopLogprobs:
 		return nil, fmt.Errorf("the %d most likely tokens; 0 to %d are possible", r.TopLogprobs, MaxTopLogprobs)
 	case n > e.cfg.Context:
-		return nil, fmt.Errorf("%w: the prompt has %d tokens, %d more than the context of %d; open the model with a larger context (up to %d)",
+		return nil, fmt.Errorf("%w: the prompt has %d tokens, %d more than the context of %d; open the model with a larger context (--ctx, up to %d)",
 			ErrContextFull, n, n-e.cfg.Context, e.cfg.Context, e.model.Context)
 	}
 	if err := e.checkTokens(r.Prompt); err != nil {

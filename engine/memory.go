@@ -239,7 +239,7 @@ func (m *MemoryPlan) Refusal() error {
 	if m.Fits {
 		return nil
 	}
-	largest := "no context fits"
+	largest := "no context fits with these settings"
 	if m.MaxContext > 0 {
 		largest = fmt.Sprintf("the largest context that fits is %d", m.MaxContext)
 	}
@@ -271,8 +271,12 @@ func (m *MemoryPlan) parts() string {
 			ws = append(ws, FormatBytes(x.n)+" "+x.name)
 		}
 	}
-	return fmt.Sprintf("weights %s, KV %s, state %s, scratch %s", strings.Join(ws, " and "),
+	s := fmt.Sprintf("weights %s, KV %s, state %s, scratch %s", strings.Join(ws, " and "),
 		FormatBytes(m.KV.Bytes), FormatBytes(m.State.Bytes), FormatBytes(m.Scratch+m.Step+m.Results+m.Staging))
+	if m.Snapshots > 0 && !m.Fits {
+		s += ", prefix cache " + FormatBytes(m.Snapshots)
+	}
+	return s
 }
 
 // String is the plan in one line.

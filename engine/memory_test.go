@@ -153,6 +153,40 @@ func TestDoesNotFit(t *testing.T) {
 	}
 }
 
+// Where no single change makes a plan fit, several together are advised; taken as advised it fits.
+func TestAdviceTogether(t *testing.T) {
+	cfg := demoConfig()
+	r := devices(t, "auto")[0]
+	cfg.Backend, cfg.Device = r.backend, r.device
+	plan := func(change func(*engine.Config)) *engine.MemoryPlan {
+		t.Helper()
+		c := cfg
+		change(&c)
+		m, err := engine.PlanMemory(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	small := plan(func(c *engine.Config) { c.Slots, c.Context = 1, 256 })
+	cfg.Slots, cfg.Context, cfg.MemoryLimit, cfg.CacheRAM = 16, 2048, small.Needed*108/100, 1<<20
+	m := plan(func(*engine.Config) {})
+	tokens := 0
+	if len(m.Advice) == 1 {
+		fmt.Sscanf(m.Advice[0], "--cache-ram 0 --slots 1 --ctx %d", &tokens)
+	}
+	if m.Fits || tokens < 256 || !strings.Contains(m.Refusal().Error(), "prefix cache 1.00 MiB") {
+		t.Fatalf("advice %q: %v", m.Advice, m.Refusal())
+	}
+	if m := plan(func(c *engine.Config) { c.CacheRAM, c.Slots, c.Context = 0, 1, tokens }); !m.Fits {
+		t.Errorf("as advised: %v", m.Refusal())
+	}
+	cfg.MemoryLimit = small.Needed - 1<<20
+	if m := plan(func(c *engine.Config) { c.CacheRAM = 0 }); m.Fits || !strings.Contains(m.Advice[0], "--batch 16") && !strings.Contains(m.Advice[0], "smaller model") {
+		t.Errorf("fits: %t, advice %q", m.Fits, m.Advice)
+	}
+}
+
 // A larger batch gets more memory, once, and changes no result.
 func TestSetBatchGrows(t *testing.T) {
 	ctx := context.Background()

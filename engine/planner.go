@@ -440,9 +440,41 @@ func (p *planner) planWithAdvice() *MemoryPlan {
 		}
 	}
 	if len(m.Advice) == 0 {
-		advise("a smaller model, or one in a smaller quantisation")
+		if flags := p.together(); flags != "" {
+			advise("%s", flags)
+		} else {
+			advise("a smaller model, or one in a smaller quantisation")
+		}
 	}
 	return m
+}
+
+// together are flags that make the plan fit when no single one does, from what is missed the least on; empty if none do.
+func (p *planner) together() string {
+	q := *p
+	var flags []string
+	for _, x := range []struct {
+		flag   string
+		helps  bool
+		change func()
+	}{
+		{"--cache-ram 0", q.cfg.CacheRAM > 0, func() { q.cfg.CacheRAM = 0 }},
+		{"--slots 1", q.cfg.Slots > 1, func() { q.cfg.Slots, q.share = 1, 0 }},
+		{"--batch 16", q.cfg.batch(q.software()) > 16, func() { q.cfg.Batch = 16 }},
+	} {
+		if !x.helps {
+			continue
+		}
+		x.change()
+		flags = append(flags, x.flag)
+		switch m := q.plan(); {
+		case m.Fits:
+			return strings.Join(flags, " ")
+		case m.MaxContext > 0:
+			return fmt.Sprintf("%s --ctx %d", strings.Join(flags, " "), m.MaxContext)
+		}
+	}
+	return ""
 }
 
 // formatOf is the format of a name that has been checked.

@@ -16,9 +16,9 @@ import (
 // A Request asks for the continuation of a prompt.
 type Request struct {
 	Prompt    []int32
-	MaxTokens int // 0: until the end of the turn or of the context
-	Sample    sample.Params
-	IgnoreEOG bool // go on over end-of-turn tokens
+	MaxTokens int           // 0: until the end of the turn or of the context
+	Sample    sample.Params // begin with [sample.Neutral] or [sample.Defaults]: the zero value is refused
+	IgnoreEOG bool          // go on over end-of-turn tokens
 	// Stop are texts that end the answer, which is then what comes before; see package stop.
 	Stop []string
 	// Grammar constrains the answer, nil for none. It is of the tokens of [Engine.GrammarVocabulary].
@@ -74,7 +74,7 @@ type Token struct {
 type Result struct {
 	PromptTokens int
 	Reused       int    // tokens of the prompt whose state was in the prefix cache
-	Reuse        string // in words: how many and, if few, why; empty without a cache
+	Reuse        string // in words: how many and, if few, why
 	ReuseReason  string // the reason in one word, see package prefix
 	Processed    int    // tokens of the prompt that were computed
 	Tokens       int    // generated

@@ -68,6 +68,11 @@ func (e *Engine) Cache() *prefix.Cache { return e.cache.Load() }
 func (e *Engine) lookUp(j *job) {
 	cache := e.cache.Load() // another takes its place when the format changes
 	if cache == nil || j.req.NoCache {
+		why := "the prefix cache is off"
+		if cache != nil {
+			why = "the request does not use the prefix cache"
+		}
+		j.result.Reuse, j.result.ReuseReason = fmt.Sprintf("reused 0 of %d tokens: %s", len(j.req.Prompt), why), prefix.Disabled.String()
 		return
 	}
 	found := make(chan *prefix.Match, 1)

@@ -262,7 +262,7 @@ func (e *Engine) accepts(seq *sequence, tokens []int32) error {
 		return errors.New("no tokens")
 	}
 	if n := len(seq.tokens); n+len(tokens) > e.cfg.Context {
-		return fmt.Errorf("%w: %d tokens are in it and %d more do not fit %d; open the model with a larger context (up to %d)",
+		return fmt.Errorf("%w: %d tokens are in it and %d more do not fit %d; open the model with a larger context (--ctx, up to %d)",
 			ErrContextFull, n, len(tokens), e.cfg.Context, e.model.Context)
 	}
 	return e.checkTokens(tokens)
