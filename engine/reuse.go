@@ -144,7 +144,7 @@ func (e *Engine) keep(j *job, ended bool) {
 	if cache == nil || j.req.NoCache || !due && !ended || n == 0 {
 		return
 	}
-	release, ok := cache.Reserve(e.layout.CaptureBytes(n, j.seq.last.Value()))
+	release, ok := cache.Reserve(j.seq.tokens, e.layout.CaptureBytes(n, j.seq.last.Value()))
 	if !ok && (e.cfg.CacheDisk == 0 || e.cfg.CacheRAM > 0) {
 		return
 	}

@@ -112,6 +112,9 @@ func (a *app) prepare(c *engine.Config) (err error) {
 			return usagef("--%s is %d; use at most %d", x.name, x.value, x.most)
 		}
 	}
+	if (c.KV == "f16" || c.KV == "f32") && !(a.isDefault("kv-sink") && a.isDefault("kv-window")) {
+		a.note("--kv-sink and --kv-window change nothing with --kv %s: all of it stays as it is", c.KV)
+	}
 	if a.isDemo() && !a.isDefault("model") { // a variable of a script that was not set, say
 		return usagef("--model is empty; leave it out for the built-in demo")
 	}

@@ -400,12 +400,14 @@ func (p *parallelRun) summary() {
 	if s.failed > 0 {
 		failed = fmt.Sprintf(", %d failed", s.failed)
 	}
+	of := ""
 	if n := s.requests - s.done; n > 0 {
 		failed += fmt.Sprintf(", %d not finished", n)
+		of = " of finished requests"
 	}
 	a.note("requests:   %d in %.3f s%s", s.requests, took.Seconds(), failed)
 	a.note("prompts:    %d tokens, %d of them reused from the prefix cache", s.prompt, s.reused)
-	a.note("generation: %d tokens, %s in all", s.answered, speed(perSecond(s.answered, took)))
+	a.note("generation: %d tokens%s, %s in all", s.answered, of, speed(perSecond(s.answered, took)))
 	if s.gaps.total > 0 {
 		a.note("between tokens: half within %.1f ms, 99 %% within %.1f ms, longest %.1f ms",
 			ms(min(s.gaps.quantile(0.5), s.longest)), ms(min(s.gaps.quantile(0.99), s.longest)), ms(s.longest))

@@ -78,7 +78,7 @@ func TestLookup(t *testing.T) {
 		{"the last token is processed", a[:40], 16, 40, NoSnapshot, "nearest snapshot is at 16"},
 		{"between", fork, 16, 30, NoSnapshot, "30 are shared"},
 		{"parts at a snapshot", append(slices.Clone(a[:40]), 999), 40, 40, None, ""},
-		{"before the first", a[:16], 0, 16, NoSnapshot, "16 are shared with an earlier prompt, and no snapshot was taken there"},
+		{"before the first", a[:16], 0, 16, NoSnapshot, "16 are shared with an earlier prompt, and there is no snapshot of so many"},
 		{"nothing", upTo(900, 9), 0, 0, NoSharedPrefix, "no earlier prompt"},
 		{"one token", a[:1], 0, 1, TooShort, "the last token is always processed"},
 		{"no token", nil, 0, 0, TooShort, ""},
@@ -241,12 +241,15 @@ func TestPins(t *testing.T) {
 	if err := c.Insert(upTo(200, 80), snapshot(t, l, upTo(200, 80), nil)); !errors.Is(err, ErrNoRoom) {
 		t.Errorf("all is in use: %v", err)
 	}
-	if _, ok := c.Reserve(size); ok {
+	if _, ok := c.Reserve(upTo(300, 80), size); ok {
 		t.Error("room was reserved where all is in use")
+	}
+	if m := c.Lookup(upTo(300, 90)); m.Reason != TooLarge || m.Shared != 80 || !strings.Contains(m.String(), "the snapshot at 80 did not fit the budget") {
+		t.Errorf("after a snapshot that was not taken: %v", m)
 	}
 	verify(t, c)
 	a.Release()
-	release, ok := c.Reserve(size)
+	release, ok := c.Reserve(nil, size)
 	if !ok {
 		t.Fatal("no room where one is not in use")
 	}
@@ -389,7 +392,7 @@ func TestConcurrent(t *testing.T) {
 				case 2:
 					c.Resize(int64(30000 + r.IntN(10000)))
 				case 3:
-					if release, ok := c.Reserve(500); ok {
+					if release, ok := c.Reserve(nil, 500); ok {
 						release()
 					}
 				case 4, 5, 6, 7, 8:

@@ -176,12 +176,16 @@ func (c *Cache) diskVictim(bounded bool, worth float64) (string, int64) {
 	return name, size
 }
 
-// Reserve makes room in memory for a snapshot that is about to be captured, see [state.Layout.CaptureBytes]. It
-// reports whether there is; then the room is kept until release is called, which is due just before Insert.
-func (c *Cache) Reserve(bytes int64) (release func(), ok bool) {
+// Reserve makes room in memory for a snapshot that is about to be captured after tokens, see [state.Layout.CaptureBytes].
+// It reports whether there is; then the room is kept until release is called, which is due just before Insert. Where there is
+// none, and no disk either, it remembers why there is no snapshot there.
+func (c *Cache) Reserve(tokens []int32, bytes int64) (release func(), ok bool) {
 	c.mu.Lock()
 	defer c.unlock()
 	if bytes < 0 || !c.room(func() int64 { return bytes }) {
+		if c.disk == nil && c.cfg.RAM > 0 && len(tokens) > 0 {
+			c.mark(tokens, TooLarge)
+		}
 		return nil, false
 	}
 	c.reserved += bytes

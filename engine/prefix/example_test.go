@@ -32,7 +32,7 @@ func Example() {
 	policy := prefix.Policy{Markers: prefix.Markers{Start: 1, End: 2, User: []int32{10, 3}, Assistant: []int32{11, 3}}, Gap: 5}
 	fmt.Println(cache.Lookup(prompt))
 	for _, pos := range policy.Points(prompt) {
-		if release, ok := cache.Reserve(layout.CaptureBytes(pos, nil)); ok {
+		if release, ok := cache.Reserve(prompt[:pos], layout.CaptureBytes(pos, nil)); ok {
 			snap, err := state.Capture(layout, prompt[:pos], sequence{}, nil, nil)
 			release()
 			if err != nil {
@@ -52,5 +52,5 @@ func Example() {
 	// Output:
 	// reused 0 of 12 tokens: no earlier prompt begins like this one
 	// reused 11 of 15 tokens 11
-	// reused 0 of 5 tokens: 4 are shared with an earlier prompt, and no snapshot was taken there
+	// reused 0 of 5 tokens: 4 are shared with an earlier prompt, and there is no snapshot of so many
 }

@@ -58,7 +58,7 @@ func (m *Match) String() string {
 		s += fmt.Sprintf(", and the file of the snapshot at %d cannot be read", m.at)
 	default:
 		if m.Pos == 0 {
-			return s + ", and no snapshot was taken there"
+			return s + ", and there is no snapshot of so many"
 		}
 		return s + fmt.Sprintf(", and the nearest snapshot is at %d", m.Pos)
 	}
