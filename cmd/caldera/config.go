@@ -136,7 +136,7 @@ var table = []setting{
 	{key: "kv-window", def: engine.DefaultKVWindow, usage: "with --kv q8_0 or q4_0: the last `N` tokens stay f16, beside the page of 256 that is being filled"},
 	{key: "batch", short: "b", def: 0, usage: "most `rows` (tokens) of a step, 1 to 512; 0 is 512, or 64 on a software device"},
 	{key: "submit-budget", def: "auto", check: checkBudget, usage: "`time` that a submission should occupy the device at most, as in 200ms: longer steps are divided; 0 is no limit, auto 500ms on a GPU and none on a software device"},
-	{key: "tuning", def: "auto", choices: []string{"auto", "off"}, usage: "`use` what caldera tune has found for the device: auto or off"},
+	{key: "tuning", def: "auto", choices: []string{"auto", "off"}, usage: "`whether` to use what caldera tune has found for the device: auto or off"},
 	{key: "memory-limit", def: "0", check: checkSize, usage: "most memory to take beside the pages of the model file, a `size` as in 8G or 512MiB; 0 is what there is"},
 	{key: "slots", def: 0, usage: "sequences `N` that run at a time, 1 to 64; 0 is 4 for serve, up to 16 with --parallel, as they fit, and else 1"},
 	{key: "queue", def: 64, usage: "`N` requests wait for a slot; serve refuses more, --parallel reads no further"},
