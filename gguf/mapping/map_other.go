@@ -5,6 +5,7 @@ package mapping
 import (
 	"io"
 	"os"
+	"time"
 )
 
 // mapped tells that bytes are a copy here, which no change of the file reaches.
@@ -17,6 +18,15 @@ func mapFile(f *os.File, size int) ([]byte, error) {
 		return nil, err
 	}
 	return data, nil
+}
+
+// stat is f's size and time of modification.
+func stat(f *os.File) (int64, time.Time, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, time.Time{}, err
+	}
+	return info.Size(), info.ModTime(), nil
 }
 
 func unmap([]byte) error { return nil }

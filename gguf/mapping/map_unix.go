@@ -4,6 +4,8 @@ package mapping
 
 import (
 	"os"
+	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,6 +16,14 @@ const mapped = true
 // mapFile maps the first size bytes of f, size > 0.
 func mapFile(f *os.File, size int) ([]byte, error) {
 	return unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED)
+}
+
+// stat is f's size and time of modification. It is called between any two tokens, and File.Stat takes half as long again and allocates.
+func stat(f *os.File) (int64, time.Time, error) {
+	var s unix.Stat_t
+	err := unix.Fstat(int(f.Fd()), &s)
+	runtime.KeepAlive(f)
+	return s.Size, time.Unix(s.Mtim.Unix()), err
 }
 
 func unmap(data []byte) error { return unix.Munmap(data) }

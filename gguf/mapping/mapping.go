@@ -55,10 +55,9 @@ func Open(path string) (_ *Mapping, err error) {
 			m.Close()
 		}
 	}()
-	if info, err = f.Stat(); err != nil {
+	if m.size, m.time, err = stat(f); err != nil {
 		return nil, err
 	}
-	m.size, m.time = info.Size(), info.ModTime()
 	if m.size == 0 {
 		return m, nil
 	}
@@ -100,24 +99,25 @@ func (m *Mapping) Check() error {
 		return *e
 	}
 	if err := m.check(); err != nil {
-		m.broken.CompareAndSwap(nil, &err)
+		first := err // not err itself, which would be allocated without an error too
+		m.broken.CompareAndSwap(nil, &first)
 		return *m.broken.Load()
 	}
 	return nil
 }
 
 func (m *Mapping) check() error {
-	info, err := m.file.Stat()
+	size, modified, err := stat(m.file)
 	what := ""
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s: %w", m.name, err)
-	case info.Size() < m.size:
-		what = fmt.Sprintf("truncated from %d to %d bytes", m.size, info.Size())
-	case info.Size() > m.size:
-		what = fmt.Sprintf("grew from %d to %d bytes", m.size, info.Size())
-	case !info.ModTime().Equal(m.time):
-		what = "written to at " + info.ModTime().Format(time.RFC3339)
+	case size < m.size:
+		what = fmt.Sprintf("truncated from %d to %d bytes", m.size, size)
+	case size > m.size:
+		what = fmt.Sprintf("grew from %d to %d bytes", m.size, size)
+	case !modified.Equal(m.time):
+		what = "written to at " + modified.Format(time.RFC3339)
 	case m.guard.damaged():
 		what = "some of its bytes could not be read"
 	default:
