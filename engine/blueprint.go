@@ -56,13 +56,16 @@ func (b *Blueprint) State(m *model.Model, context int) *model.State {
 }
 
 // Graph builds the graph of a step that selects the best token of each sequence, as greedy decoding does, for a model that may
-// be b's or a sample of it: the next power of two of rows, and a context of so many tokens.
-func (b *Blueprint) Graph(m *model.Model, rows, context int) *scheduler.Graph {
+// be b's or a sample of it, on a device that offers kernels k: the next power of two of rows, and a context of so many tokens.
+func (b *Blueprint) Graph(m *model.Model, k *shaders.Profile, rows, context int) (g *scheduler.Graph, err error) {
+	if m.Packs, err = b.p.cfg.packs(k); err != nil {
+		return nil, err
+	}
 	st := b.State(m, context)
 	rows = bucket(rows)
 	seqs := min(rows, st.Slots)
-	g, _ := m.Graph(shaders.StepShape{Rows: rows, Seqs: seqs, Outs: seqs, Pages: pagesFor(context)}, st, model.GraphOptions{TopK: 1})
-	return g
+	g, _ = m.Graph(shaders.StepShape{Rows: rows, Seqs: seqs, Outs: seqs, Pages: pagesFor(context)}, st, model.GraphOptions{TopK: 1})
+	return g, nil
 }
 
 // Kernels is what a device that is present offers to kernels once the model is loaded on it: where weights lie may

@@ -77,6 +77,8 @@ type Config struct {
 	Warn func(error)
 	// Residency is where weights live on a device: "auto" (default), "import" or "copy", see package weights.
 	Residency string
+	// Activations are what products of weights take: ActivationsAuto (default), ActivationsF32 or ActivationsInt8.
+	Activations string
 
 	// TuningDir is a folder with what [Engine.Tune] found for devices, see package tuning; empty for none. A tuning of
 	// another version is not used, which Warn is told.
@@ -211,6 +213,9 @@ func (c *Config) defaults() error {
 	if c.Residency == "" {
 		c.Residency = weights.Auto
 	}
+	if c.Activations == "" {
+		c.Activations = ActivationsAuto
+	}
 	if c.Slots == 0 {
 		c.Slots = 1
 	}
@@ -242,6 +247,8 @@ func (c *Config) defaults() error {
 		return errors.New("a prefix cache on disk without a folder")
 	case c.Residency != weights.Auto && c.Residency != weights.Import && c.Residency != weights.Copy:
 		return fmt.Errorf("residency %q: use %s, %s or %s", c.Residency, weights.Auto, weights.Import, weights.Copy)
+	case c.Activations != ActivationsAuto && c.Activations != ActivationsF32 && c.Activations != ActivationsInt8:
+		return fmt.Errorf("activations %q: use %s, %s or %s", c.Activations, ActivationsAuto, ActivationsF32, ActivationsInt8)
 	case c.Batch < 0 || c.Batch > maxRows:
 		return fmt.Errorf("batch of %d rows: use 1 to %d", c.Batch, maxRows)
 	case c.Path == "" && c.Data == nil:

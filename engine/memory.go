@@ -155,6 +155,9 @@ func PlanMemory(cfg Config) (*MemoryPlan, error) {
 		}
 		p.devices = in.Devices()
 	}
+	if err := p.activations(); err != nil {
+		return nil, err
+	}
 	return p.planToFit(), nil
 }
 
@@ -212,6 +215,9 @@ func (c *Config) caps(info vk.DeviceInfo, p vk.Profile) weights.Caps {
 // fit plans the engine's memory with a planner that knows the device, and refuses what does not fit.
 func (e *Engine) fit(p planner) error {
 	p.file, p.model, p.cfg = e.file, e.model, e.cfg
+	if err := p.activations(); err != nil {
+		return err
+	}
 	e.cfg.Batch = e.cfg.batch(p.software())
 	e.planner = p
 	e.room = p.planToFit()

@@ -22,7 +22,7 @@ const (
 
 // identity is the digest of everything that decides what the numbers in a state mean and how they come out: metadata
 // and tensor table, samples of every tensor, the time of the file, which tells what the samples do not, and what
-// computes, as another device rounds otherwise, and a tuned one too.
+// computes, as another device rounds otherwise, and a tuned one too, and products of whole numbers.
 func (e *Engine) identity() (state.Digest, error) {
 	var parts [][]byte
 	for _, t := range e.file.Tensors() {
@@ -48,7 +48,7 @@ func (e *Engine) identity() (state.Digest, error) {
 	}
 	var size [8]byte
 	binary.LittleEndian.PutUint64(size[:], uint64(e.file.Size()))
-	parts = append(parts, size[:], []byte(e.cfg.Backend), []byte(e.cfg.Profile))
+	parts = append(parts, size[:], []byte(e.cfg.Backend), []byte(e.cfg.Profile), []byte(e.Activations()))
 	if e.die != nil {
 		i := e.die.Device.Info()
 		parts = append(parts, fmt.Appendf(nil, "%s %s %s %d", i.Name, i.DriverName, i.DriverInfo, i.DriverVersion))

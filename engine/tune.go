@@ -263,7 +263,7 @@ func compareUses(a, b shaders.Use) int { return strings.Compare(a.String(), b.St
 // fastest is the shortest time of a way for a use in steps of so many rows, and how many tokens it took at once: as many as
 // plain ways do but for a real gain. The time is 0 when it was not measured: not all steps have all uses.
 func (t *tuner) fastest(u shaders.Use, w shaders.Way, rows int) (time.Duration, int) {
-	c := tried{w.Scheme, w.Group, rows, t.e.die.Kernels.PlainWay(u.Type).TokensAt(rows)}
+	c := tried{w.Scheme, w.Group, rows, t.e.die.Kernels.PlainWay(u).TokensAt(rows)}
 	d, ok := t.times[u][c]
 	limit := tuneGain * float64(d)
 	for _, n := range shaders.TokensAtOnce {
@@ -302,7 +302,7 @@ func (t *tuner) best(u shaders.Use) (way shaders.Way, gain float64) {
 		}
 	}
 	if len(way.Tokens) == 1 {
-		way.Tokens = append(way.Tokens, t.e.die.Kernels.PlainWay(u.Type).TokensAt(2))
+		way.Tokens = append(way.Tokens, t.e.die.Kernels.PlainWay(u).TokensAt(2))
 	}
 	return way, gain
 }
@@ -316,7 +316,7 @@ func (t *tuner) confirm() error {
 	}
 	for _, u := range slices.SortedFunc(maps.Keys(t.times), compareUses) {
 		way, gain := t.best(u)
-		plain := k.PlainWay(u.Type)
+		plain := k.PlainWay(u)
 		x := TunedUse{Use: u, Way: way, Gain: gain, Plain: way.Scheme == plain.Scheme && way.Group == plain.Group}
 		for i, n := range way.Tokens {
 			x.Plain = x.Plain && n == plain.TokensAt(1<<i)

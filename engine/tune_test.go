@@ -146,7 +146,7 @@ func TestTune(t *testing.T) {
 func TestTuneDropsBroken(t *testing.T) {
 	e := openTuned(t, Config{TuningDir: t.TempDir(), BreakKernel: "matmul.q8_0.row"})
 	k := &e.die.Kernels
-	if k.PlainWay(quant.Q8_0).Scheme == "row" {
+	if k.PlainWay(shaders.Use{Type: quant.Q8_0}).Scheme == "row" {
 		t.Skip("the device's plain kernel would be broken")
 	}
 	good := shaders.Use{Kernel: "expert_down", Type: quant.Q8_0, In: 64}

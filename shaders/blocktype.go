@@ -68,11 +68,14 @@ const (
 	fusedScheme Scheme = "fused" // and forms the norm of its input; kernels take more matrices at once, and bind more
 
 	spreadScheme Scheme = "spread" // a subgroup takes rows, and a lane of it a byte of each eight codes (common/spread.glsl)
+	packedScheme Scheme = "packed" // likewise a word, with inputs in whole numbers (common/packed.glsl)
 )
 
-// codeTypes are the block types that common/codes.glsl and common/spread.glsl take: those whose weights are codes of a
-// byte at most with a scale.
+// codeTypes are the block types that common/codes.glsl takes: those whose weights are codes of a byte at most with a scale.
 var codeTypes = []quant.Type{quant.Q8_0, quant.Q4_0, quant.Q4_K, quant.Q5_K, quant.Q6_K}
+
+// spreads reports whether a block type has the spread scheme: those of codes have, and float32.
+func spreads(t quant.Type) bool { return t == quant.F32 || slices.Contains(codeTypes, t) }
 
 // fusion is what a kernel has in the fused scheme: matrices with a factor of their own, bindings and parameters.
 type fusion struct{ matrices, buffers, params int }
@@ -81,8 +84,8 @@ type fusion struct{ matrices, buffers, params int }
 func weightModules(kernel string, matrices int, base Module, fused fusion) []Module {
 	var ms []Module
 	for _, t := range kernelTypes {
-		for _, s := range []Scheme{rowScheme, shareScheme, lanesScheme, fusedScheme, spreadScheme} {
-			if s == spreadScheme && !slices.Contains(codeTypes, t) {
+		for _, s := range []Scheme{rowScheme, shareScheme, lanesScheme, fusedScheme, spreadScheme, packedScheme} {
+			if s == spreadScheme && !spreads(t) || s == packedScheme && !Packs(t) {
 				continue
 			}
 			m := blockModule(base, t, matrices)
@@ -99,8 +102,11 @@ func weightModules(kernel string, matrices int, base Module, fused fusion) []Mod
 				m.Defines = append(m.Defines, "LANES_PER_ROW")
 			case fusedScheme:
 				m.Defines = append(m.Defines, "LANES_PER_ROW", "FUSED")
-			case spreadScheme:
+			case spreadScheme, packedScheme:
 				m.Defines, m.SPIRV15 = append(m.Defines, "SPREAD"), true
+				if s == packedScheme {
+					m.Defines = append(m.Defines, "PACKED")
+				}
 				// The matrices and then the input, which kernels bind from 1 on.
 				for i := range matrices + 1 {
 					m.Addresses = append(m.Addresses, 1+i)

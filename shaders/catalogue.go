@@ -39,6 +39,7 @@ var spirvFiles embed.FS
 func Modules() []Module {
 	var all []Module
 	for _, f := range []func() []Module{
+		packModules,
 		matmulModules,
 		routerModules,
 		expertGroupModules,

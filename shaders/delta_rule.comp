@@ -7,7 +7,13 @@
 // on several columns (one column each takes two to three times as long). LANES: a workgroup shares COLS
 // columns, lane l holding the key indices l, l+LANES, ... HEAD: as LANES, but a workgroup takes all columns of a head, each
 // of its subgroups COLS of them, so that it can also form the gated norm of the head (gated_norm.comp) and store that instead.
+// SPREAD: as LANES, for subgroups of eight on devices where reads through an address cost next to nothing.
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#ifdef SPREAD
+#extension GL_EXT_buffer_reference2 : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#endif
 
 layout(push_constant) uniform Push {
     uint off0, off1, off2, off3;
@@ -26,9 +32,12 @@ layout(push_constant) uniform Push {
     uint z_stride; // floats from row to row
     float eps;
 #endif
+#ifdef SPREAD
+    uint x_at[2], state_at[2]; // addresses in the place of off1 and off2, the low words first
+#endif
 } p;
 
-#if defined(LANES_PER_ROW)
+#if defined(LANES_PER_ROW) || defined(SPREAD)
 #include "reduce.glsl"
 layout(constant_id = 2) const uint PER = 4u; // key indices a lane holds: dim / LANES, rounded up
 layout(constant_id = 3) const uint COLS = 4u;
@@ -52,6 +61,17 @@ layout(constant_id = 1) const uint DIM = 128u; // dim, which sizes the column
 layout(set = 0, binding = 1) readonly buffer InBuffer { float x[]; };
 layout(set = 0, binding = 2) buffer StateBuffer { float state[]; };
 layout(set = 0, binding = 3) writeonly buffer OutBuffer { float o[]; };
+// What all lanes read and what each reads for itself, of the inputs, and a lane's of the state.
+#ifdef SPREAD
+#include "address.glsl"
+#define INPUT(i) Floats(address(p.x_at) + 4u * ADDRESS((i) - p.off1)).v[0]
+#define LANE_INPUT(first) lane_float(address(p.x_at) + 4u * ADDRESS((first) - p.off1))
+#define LANE_STATE(first) lane_float(address(p.state_at) + 4u * ADDRESS((first) - p.off2))
+#else
+#define INPUT(i) x[i]
+#define LANE_INPUT(first) x[(first) + LANE]
+#define LANE_STATE(first) state[(first) + LANE]
+#endif
 #ifdef HEAD
 layout(set = 0, binding = 4) readonly buffer ZBuffer { float z[]; };
 layout(set = 0, binding = 5) readonly buffer NormBuffer { float norm[]; };
@@ -64,6 +84,9 @@ void main() {
     if (seq >= step_seqs()) return;
     uint slot = run_slot(seq) - p.slot_first; // wraps around for slots before the window
     if (slot >= p.slots) return;
+#ifdef SPREAD
+    slot = min(slot, p.slots - 1u);
+#endif
     // Of a long run several dispatches take a part each, the state carried between them as between steps.
     if (p.row_first >= run_len(seq)) return;
     bool fresh = run_fresh(seq) && p.row_first == 0u;
@@ -73,48 +96,53 @@ void main() {
     // Offsets inside a row.
     uint q_at = kh * p.dim, k_at = (p.k_heads + kh) * p.dim, v_at = (2u * p.k_heads + h) * p.dim;
     uint gate_at = (2u * p.k_heads + p.v_heads) * p.dim + h;
-#if defined(LANES_PER_ROW) || defined(HEAD)
+#if defined(LANES_PER_ROW) || defined(HEAD) || defined(SPREAD)
     uint col = COLUMN;
     float s[COLS * PER];
-    for (uint c = 0u; c < COLS; c++) {
-        for (uint n = 0u; n < PER; n++) {
+    [[unroll]] for (uint c = 0u; c < COLS; c++) {
+        [[unroll]] for (uint n = 0u; n < PER; n++) {
             // What lies beyond the matrix is held as zeros, which stay zeros as k is taken as zero there.
             uint i = LANE + n * LANES;
             s[c * PER + n] = 0.0;
-            if (!fresh && i < p.dim && col + c < p.dim) s[c * PER + n] = state[matrix + (col + c) * p.dim + i];
+            if (!fresh && i < p.dim && col + c < p.dim) s[c * PER + n] = LANE_STATE(matrix + (col + c) * p.dim + n * LANES);
         }
     }
     for (uint row = start; row < end; row++) {
-        uint from = p.off1 + row * p.stride, to = p.off3 + row * p.out_stride + h * p.dim;
-        float decay = x[from + gate_at], beta = x[from + gate_at + p.v_heads];
+#ifdef SPREAD
+        uint from = p.off1 + min(row, max(step_rows(), 1u) - 1u) * p.stride;
+#else
+        uint from = p.off1 + row * p.stride;
+#endif
+        uint to = p.off3 + row * p.out_stride + h * p.dim;
+        float decay = INPUT(from + gate_at), beta = INPUT(from + gate_at + p.v_heads);
         float k[PER], q[PER];
-        for (uint n = 0u; n < PER; n++) {
+        [[unroll]] for (uint n = 0u; n < PER; n++) {
             uint i = LANE + n * LANES;
             k[n] = 0.0;
             q[n] = 0.0;
             if (i < p.dim) {
-                k[n] = x[from + k_at + i];
-                q[n] = x[from + q_at + i];
+                k[n] = LANE_INPUT(from + k_at + n * LANES);
+                q[n] = LANE_INPUT(from + q_at + n * LANES);
             }
         }
         float sum[COLS];
-        for (uint c = 0u; c < COLS; c++) {
+        [[unroll]] for (uint c = 0u; c < COLS; c++) {
             sum[c] = 0.0;
-            for (uint n = 0u; n < PER; n++) sum[c] += s[c * PER + n] * k[n];
+            [[unroll]] for (uint n = 0u; n < PER; n++) sum[c] += s[c * PER + n] * k[n];
         }
-        for (uint c = 0u; c < COLS; c++) sum[c] = SUM(sum[c]);
-        for (uint c = 0u; c < COLS; c++) {
-            float v = x[from + v_at + min(col + c, p.dim - 1u)];
+        [[unroll]] for (uint c = 0u; c < COLS; c++) sum[c] = SUM(sum[c]);
+        [[unroll]] for (uint c = 0u; c < COLS; c++) {
+            float v = INPUT(from + v_at + min(col + c, p.dim - 1u));
             float delta = beta * (v - decay * sum[c]);
             sum[c] = 0.0;
-            for (uint n = 0u; n < PER; n++) {
+            [[unroll]] for (uint n = 0u; n < PER; n++) {
                 s[c * PER + n] = decay * s[c * PER + n] + k[n] * delta;
                 sum[c] += s[c * PER + n] * q[n];
             }
         }
-        for (uint c = 0u; c < COLS; c++) sum[c] = SUM(sum[c]);
+        [[unroll]] for (uint c = 0u; c < COLS; c++) sum[c] = SUM(sum[c]);
 #ifdef HEAD
-        for (uint c = 0u; c < COLS; c++) {
+        [[unroll]] for (uint c = 0u; c < COLS; c++) {
             if (LANE == 0u) head[col + c] = sum[c] * p.scale;
         }
         barrier();
@@ -126,13 +154,13 @@ void main() {
         }
         barrier();
 #else
-        for (uint c = 0u; c < COLS; c++) {
+        [[unroll]] for (uint c = 0u; c < COLS; c++) {
             if (LANE == 0u && col + c < p.dim) o[to + col + c] = sum[c] * p.scale;
         }
 #endif
     }
-    for (uint c = 0u; c < COLS; c++) {
-        for (uint n = 0u; n < PER; n++) {
+    [[unroll]] for (uint c = 0u; c < COLS; c++) {
+        [[unroll]] for (uint n = 0u; n < PER; n++) {
             uint i = LANE + n * LANES;
             if (i < p.dim && col + c < p.dim) state[matrix + (col + c) * p.dim + i] = s[c * PER + n];
         }

@@ -46,7 +46,10 @@ func deltaRuleModules() []Module {
 	lanes.Name, lanes.Defines = "delta_rule.lanes", []string{"LANES_PER_ROW"}
 	head.Name, head.Defines = "delta_rule.head", []string{"HEAD"}
 	head.Buffers, head.Params = 6, 13
-	return []Module{row, lanes, head}
+	spread := m
+	spread.Name, spread.Defines = "delta_rule.spread", []string{"SPREAD"}
+	spread.SPIRV15, spread.Addresses = true, []int{1, 2}
+	return []Module{row, lanes, head, spread}
 }
 
 // keyHead is the key head of value head h.
@@ -105,10 +108,16 @@ func (o *DeltaRule) Lower(p *Profile) ([]Dispatch, error) {
 	// loops counts the turns of the loops inside a row's, whether or not a compiler unrolls them.
 	module, spec, columns := "delta_rule.row", []uint32{rowGroup, uint32(o.Dim)}, rowGroup*deltaColumns
 	loops, fixed := 2*o.Dim+deltaColumns+1, (2+deltaColumns)*o.Dim
-	if p.LanesPerRow {
-		per := ceilDiv(o.Dim, int(p.Subgroup))
-		module, columns = "delta_rule.lanes", deltaColumns
-		spec = append(p.ReduceSpec(), uint32(per), deltaColumns)
+	spread := p.Spread && !p.LanesPerRow && o.Dim%spreadLanes == 0
+	if p.LanesPerRow || spread {
+		lanes := int(p.Subgroup)
+		module, spec = "delta_rule.lanes", p.ReduceSpec()
+		if spread {
+			lanes, module, spec = spreadLanes, "delta_rule.spread", []uint32{spreadLanes, 1}
+		}
+		per := ceilDiv(o.Dim, lanes)
+		columns = deltaColumns
+		spec = append(spec, uint32(per), deltaColumns)
 		loops, fixed = per+deltaColumns*(2*per+5)+1, 2*deltaColumns*(per+1)
 	}
 	head := o.Norm != nil && p.folds(o.Rows) && p.OneSubgroup && o.Dim <= headColumns/2

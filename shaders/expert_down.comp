@@ -80,6 +80,12 @@ layout(set = 0, binding = 7) readonly buffer GateBuffer { float gate[]; };
 #include "slots.glsl"
 #define X(i) h[i]
 #include "tile.glsl"
+// Words of a slot's inputs.
+#ifdef PACKED
+#define X_WIDTH (p.k / 256u * PACKED_WORDS)
+#else
+#define X_WIDTH p.k
+#endif
 
 void main() {
     uint n = step_rows() * p.slots, e = 0u;
@@ -95,7 +101,7 @@ void main() {
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) pairs[t] = first;
     }
     uint turns = MODE == 0u ? p.slots : 1u;
-    for (uint tile_row = TILE_FROM; tile_row < p.n; tile_row += TILE_HOP) {
+    for (uint tile_row = TILE_FROM; tile_row < TILE_END(p.n); tile_row = TILE_NEXT(tile_row)) {
         uint row = tile_row + TILE_LANE;
         float acc[ROWS];
         [[unroll]] for (uint r = 0u; r < ROWS; r++) acc[r] = 0.0;
@@ -107,11 +113,11 @@ void main() {
             // Pairs and rows past the end repeat another and are not stored.
             ADDRESS base[ROWS];
             uint xs[TOKENS];
-            [[unroll]] for (uint r = 0u; r < ROWS; r++) base[r] = WEIGHT_FROM + at * p.expert_bytes + min(row + r, p.n - 1u) * p.row_bytes;
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) base[r] = WEIGHT_FROM + at * p.expert_bytes + min(TILE_ROW(row, r, p.n), p.n - 1u) * p.row_bytes;
             [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
                 uint own = pairs[t], last = max(n, 1u) - 1u, instead = min(pairs[0], last);
                 uint pair = min((own < n ? own : instead) + turn, last);
-                xs[t] = X_FROM + pair / p.slots * p.h_stride + pair % p.slots * p.k;
+                xs[t] = X_FROM + pair / p.slots * p.h_stride + pair % p.slots * X_WIDTH;
             }
             float sum[TOKENS * ROWS];
             [[unroll]] for (uint i = 0u; i < TOKENS * ROWS; i++) sum[i] = 0.0;
@@ -124,7 +130,7 @@ void main() {
                         acc[r] = add_slot(acc[r], f, v);
                         continue;
                     }
-                    if (TILE_STORES && pairs[t] < n && row + r < p.n) y[p.off5 + pairs[t] * p.y_stride + row + r] = v;
+                    if (TILE_STORES && pairs[t] < n && TILE_ROW(row, r, p.n) < p.n) y[p.off5 + pairs[t] * p.y_stride + TILE_ROW(row, r, p.n)] = v;
                 }
             }
         }
@@ -143,8 +149,9 @@ void main() {
 #endif
         if (MODE != 0u || !TILE_STORES) continue;
         [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-            if (row + r >= p.n) continue;
-            uint i = p.off5 + gl_WorkGroupID.y * p.y_stride + row + r;
+            uint own = TILE_ROW(row, r, p.n);
+            if (own >= p.n) continue;
+            uint i = p.off5 + gl_WorkGroupID.y * p.y_stride + own;
             y[i] += acc[r];
 #ifdef FUSED
             if (p.shared_k != 0u) y[i] = add_slot(y[i], gate_factor(gate[p.off7 + gl_WorkGroupID.y * p.gate_stride]), of_shared);

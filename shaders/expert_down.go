@@ -24,6 +24,7 @@ type ExpertDown struct {
 	Y       Mat  // rows x Out, read and written
 	Rows    int
 	K       int
+	Packed  Mat // the op's own, for H in whole numbers (see [NewPacked]); zero without
 }
 
 const (
@@ -63,21 +64,35 @@ func (o *ExpertDown) Operands() []Operand {
 	if o.hasShared() {
 		ops = append(append(ops, R(o.Shared.View), R(o.Gate.View)), o.Shared.operands()...)
 	}
+	if o.packs() {
+		ops = append(ops, W(o.Packed.View))
+	}
 	return ops
 }
+
+// packs reports whether a matrix takes inputs in whole numbers.
+func (o *ExpertDown) packs() bool { return o.W.packs(o.Packed) || o.Shared.packs(o.Packed) }
 
 func (o *ExpertDown) hasShared() bool { return o.Shared.Buf != nil }
 
 // shared is the shared expert's part as an op of its own.
 func (o *ExpertDown) shared() *MatMul {
 	return &MatMul{Step: o.Step, W: o.Shared, X: o.H.Cols(o.K*o.W.In, o.Shared.In), Y: o.Y, Rows: o.Rows, Count: CountRows,
-		Accumulate: true, Factor: o.Gate, Gate: true}
+		Accumulate: true, Factor: o.Gate, Gate: true, Packed: o.packedCols(o.K*o.W.In, o.Shared.In)}
+}
+
+// packedCols is what columns of H have of Packed.
+func (o *ExpertDown) packedCols(from, n int) Mat {
+	if !o.packs() {
+		return Mat{}
+	}
+	return packedCols(o.Packed, from, n)
 }
 
 // slots is the op without the shared expert.
 func (o *ExpertDown) slots() *ExpertDown {
 	s := *o
-	s.Shared, s.Gate, s.H = Matrix{}, Mat{}, o.H.Cols(0, o.K*o.W.In)
+	s.Shared, s.Gate, s.H, s.Packed = Matrix{}, Mat{}, o.H.Cols(0, o.K*o.W.In), o.packedCols(0, o.K*o.W.In)
 	return &s
 }
 
@@ -93,12 +108,12 @@ func (o *ExpertDown) takes(p *Profile, windows []rowWindow) bool {
 	return err == nil && len(ws) == 1
 }
 
-// Contents says that Parts is the dispatches' own.
+// Contents says that Parts and Packed are the dispatches' own.
 func (o *ExpertDown) Contents(operand int) Content {
 	if operand == 6 {
 		return Notes
 	}
-	return Values
+	return packedLast(o, o.packs(), operand)
 }
 
 func (o *ExpertDown) tiled() bool { return o.Tiles.Buf != nil }
@@ -160,9 +175,17 @@ func (o *ExpertDown) Lower(p *Profile) ([]Dispatch, error) {
 		rest, err := o.shared().Lower(p)
 		return append(ds, rest...), err
 	}
+	var ds []Dispatch
+	if o.W.packs(o.Packed) {
+		d, err := p.pack(o.Step, o.H, o.Packed, o.Rows, CountRows)
+		if err != nil {
+			return nil, err
+		}
+		ds = append(ds, d)
+	}
 	if !o.tiled() && len(windows) == 1 {
 		d, err := o.products(p, o.W, windows[0], downRows, 1, o.Rows, 0, RW(o.Y.View), o.Y.Stride)
-		return []Dispatch{d}, err
+		return append(ds, d), err
 	}
 	// A run of outputs after the other, as many as there is room for the products of.
 	pairs := o.Rows * o.K
@@ -170,7 +193,6 @@ func (o *ExpertDown) Lower(p *Profile) ([]Dispatch, error) {
 	if cols == 0 || cols > o.W.Out {
 		cols = o.W.Out
 	}
-	var ds []Dispatch
 	for from := 0; from < o.W.Out; from += cols {
 		n := min(cols, o.W.Out-from)
 		run, err := o.run(p, from, n, o.Parts.Slice(0, int64(4*pairs*n)))
@@ -226,9 +248,17 @@ func (o *ExpertDown) products(p *Profile, w Matrix, win rowWindow, mode uint32, 
 		way.Scheme = fusedScheme
 	}
 	spec, gx := p.spec(way, w.Out, tokens)
+	spec = append(spec, mode)
+	if way.Scheme == packedScheme {
+		spec = append(spec, packedAtOnce(w.In, tokens))
+	}
 	groups, err := p.grid("expert_down", gx, ny, 1)
 	if err != nil {
 		return Dispatch{}, err
+	}
+	h := o.H
+	if o.W.packs(o.Packed) {
+		h = o.Packed
 	}
 	ids := o.Ids
 	if mode == downTiles {
@@ -236,10 +266,10 @@ func (o *ExpertDown) products(p *Profile, w Matrix, win rowWindow, mode uint32, 
 	}
 	d := Dispatch{
 		Module: weightModule("expert_down", w.Type, way.Scheme),
-		Spec:   append(spec, mode),
-		Bind:   []Operand{R(o.Step), R(win.view), R(o.H.View), R(ids), R(o.Weights), y},
+		Spec:   spec,
+		Bind:   []Operand{R(o.Step), R(win.view), R(h.View), R(ids), R(o.Weights), y},
 		Push: []uint32{uint32(w.Out), uint32(w.In), uint32(w.RowBytes()), uint32(w.expertBytes()),
-			uint32(o.H.Stride), uint32(stride), uint32(o.K), uint32(win.first), uint32(win.rows), uint32(tiles)},
+			uint32(h.Stride), uint32(stride), uint32(o.K), uint32(win.first), uint32(win.rows), uint32(tiles)},
 		Groups: groups,
 		Use:    o.use(),
 	}
@@ -282,18 +312,17 @@ func (o *ExpertDown) Twin(m Memory) error {
 	if o.tiled() {
 		pairs, _ = tilesOf(o.Rows, o.K, o.W.stack()).byExpert(U32(m, o.Tiles), tokens*o.K)
 	}
-	w, h, y, weights := o.W.contents(m), F32(m, o.H.View), F32(m, o.Y.View), F32(m, o.Weights)
+	w, y, weights := o.W.products(m, o.H, o.Packed, tokens), F32(m, o.Y.View), F32(m, o.Weights)
 	return parallel(o.W.Out, func(from, to int) error {
-		row, sum := make([]float32, o.W.In), make([]float64, tokens)
+		row, sum := w.weightRow(), make([]float64, tokens)
 		for r := from; r < to; r++ {
 			clear(sum)
 			for e, of := range pairs {
-				if err := w.row(row, e, r); err != nil {
+				if err := row.load(e, r); err != nil {
 					return err
 				}
 				for _, i := range of {
-					slot := o.H.row(h, i/o.K)[i%o.K*o.W.In:][:o.W.In]
-					sum[i/o.K] += float64(weights[i]) * dot(row, slot)
+					sum[i/o.K] += float64(weights[i]) * row.dot(i/o.K, i%o.K*o.W.In)
 				}
 			}
 			for t, s := range sum {

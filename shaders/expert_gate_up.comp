@@ -105,7 +105,7 @@ void shared_expert(uint token) {
     if (token >= step_rows()) return;
     uint xs[1] = uint[](X_FROM + token * p.x_stride), to = p.off5 + token * p.h_stride + p.slots * p.slot_width;
     float inv_rms[1] = float[](inverse_rms(xs[0], p.k, p.eps));
-    for (uint row = TILE_FROM; row < p.shared_n; row += TILE_HOP) {
+    for (uint row = TILE_FROM; row < p.shared_n; row = TILE_NEXT(row)) {
         uint gate[1] = uint[](p.off7 * 4u + row * p.row_bytes), up[1] = uint[](p.off8 * 4u + row * p.row_bytes);
         float a[1] = float[](0.0), b[1] = float[](0.0);
         READ_WEIGHT(2u)
@@ -155,27 +155,41 @@ void main() {
     float inv_rms[TOKENS];
     [[unroll]] for (uint t = 0u; t < TOKENS; t++) inv_rms[t] = inverse_rms(xs[t], p.k, p.eps);
 #endif
-    for (uint tile_row = TILE_FROM; tile_row < p.n; tile_row += TILE_HOP) {
+    for (uint tile_row = TILE_FROM; tile_row < TILE_END(p.n); tile_row = TILE_NEXT(tile_row)) {
         uint row = tile_row + TILE_LANE;
         float a[TOKENS * ROWS], b[TOKENS * ROWS];
         [[unroll]] for (uint i = 0u; i < TOKENS * ROWS; i++) a[i] = b[i] = 0.0;
         ADDRESS first[ROWS], second[ROWS];
         [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-            uint b = at * p.expert_bytes + min(row + r, p.n - 1u) * p.row_bytes;
+            uint b = at * p.expert_bytes + min(TILE_ROW(row, r, p.n), p.n - 1u) * p.row_bytes;
             first[r] = WEIGHT_FROM + b;
             second[r] = WEIGHT2_FROM + b;
         }
+#ifdef PACKED
+        // One loop for both: of two, Mesa 26.1 has the second compute its addresses in vectors, at a fifth of the speed.
+        for (uint n = MODE == 0u ? 0u : 1u; n < 2u; n++) {
+            [[unroll]] for (uint i = 0u; i < TOKENS; i++) {
+                a[i] = b[i];
+                b[i] = 0.0;
+            }
+            ADDRESS base[1] = ADDRESS[](n == 0u || MODE != 0u ? first[0] : second[0]);
+            TILE_PRODUCT(base, xs, groups, b)
+        }
+        if (MODE != 0u) { [[unroll]] for (uint i = 0u; i < TOKENS; i++) a[i] = b[i]; }
+#else
         TILE_PRODUCT(first, xs, groups, a)
         if (MODE == 0u) {
             READ_WEIGHT(1u)
             TILE_PRODUCT(second, xs, groups, b)
             READ_WEIGHT(0u)
         }
+#endif
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
             [[unroll]] for (uint r = 0u; r < ROWS; r++) {
                 float g = TILE_SUM(a[t * ROWS + r]), u = b[t * ROWS + r];
                 if (MODE == 0u) u = TILE_SUM(u);
-                if (TILE_STORES && pairs[t] < n && row + r < p.n) store(hs[t] + row + r, scaled(g, at), scaled2(u, at));
+                uint own = TILE_ROW(row, r, p.n);
+                if (TILE_STORES && pairs[t] < n && own < p.n) store(hs[t] + own, scaled(g, at), scaled2(u, at));
             }
         }
     }

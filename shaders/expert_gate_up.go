@@ -3,6 +3,7 @@ package shaders
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // ExpertGateUp computes H[row][s] = silu(G X) * (U X), with G and U the matrices of expert Ids[row][s], for
@@ -27,6 +28,8 @@ type ExpertGateUp struct {
 	H                    Mat    // rows x (K*F + FS)
 	Rows                 int
 	K                    int
+	Packed               Mat  // the op's own, for its inputs in whole numbers (see [NewPacked]); zero without
+	isPacked             bool // they are there already
 }
 
 const (
@@ -54,14 +57,25 @@ func (o *ExpertGateUp) Operands() []Operand {
 		shared := o.shared().Operands()
 		ops = append(append(ops, shared[1:3]...), append(o.SharedGate.operands(), o.SharedUp.operands()...)...)
 	}
+	if o.packs() {
+		ops = append(ops, W(o.Packed.View))
+	}
 	return ops
 }
+
+// packs reports whether a matrix takes inputs in whole numbers.
+func (o *ExpertGateUp) packs() bool {
+	return slices.ContainsFunc([]Matrix{o.Gate, o.Up, o.SharedGate, o.SharedUp}, func(w Matrix) bool { return w.packs(o.Packed) })
+}
+
+// Contents says that what is Packed is the dispatches' own.
+func (o *ExpertGateUp) Contents(operand int) Content { return packedLast(o, o.packs(), operand) }
 
 func (o *ExpertGateUp) hasShared() bool { return o.SharedGate.Buf != nil }
 
 // shared is the shared expert's part as an op of its own.
 func (o *ExpertGateUp) shared() *ExpertGateUp {
-	return &ExpertGateUp{Step: o.Step, Gate: o.SharedGate, Up: o.SharedUp, X: o.X, H: o.H.Cols(o.K*o.Gate.Out, o.SharedGate.Out), Rows: o.Rows, K: 1}
+	return &ExpertGateUp{Step: o.Step, Gate: o.SharedGate, Up: o.SharedUp, X: o.X, H: o.H.Cols(o.K*o.Gate.Out, o.SharedGate.Out), Rows: o.Rows, K: 1, Packed: o.Packed}
 }
 
 // slots is the op without the shared expert.
@@ -158,11 +172,22 @@ func (o *ExpertGateUp) Lower(p *Profile) ([]Dispatch, error) {
 		if err != nil {
 			return nil, err
 		}
+		shared.isPacked = slots.packs()
 		rest, err := shared.Lower(p)
 		return append(ds, rest...), err
 	}
 	if err := o.check(); err != nil {
 		return nil, err
+	}
+	if o.packs() && !o.isPacked {
+		d, err := p.pack(o.Step, o.X.Mat, o.Packed, o.Rows, CountRows)
+		if err != nil {
+			return nil, err
+		}
+		after := *o
+		after.isPacked = true
+		ds, err := after.Lower(p)
+		return append([]Dispatch{d}, ds...), err
 	}
 	gate, up := o.Gate, o.Up
 	if !o.routed() {
@@ -222,7 +247,10 @@ func (o *ExpertGateUp) pass(p *Profile, mode uint32, gate, up Matrix, shared *Ex
 	if mode == gateUpUp {
 		access = ReadWrite
 	}
-	way, x := p.way(gateUpUse(gate)), o.X.Mat
+	way, x := p.way(o.use(gate)), o.X.Mat
+	if gate.packs(o.Packed) {
+		x = o.Packed
+	}
 	if o.X.folds(p, o.Rows) {
 		way.Scheme, x = fusedScheme, o.X.Of
 	}
@@ -232,7 +260,7 @@ func (o *ExpertGateUp) pass(p *Profile, mode uint32, gate, up Matrix, shared *Ex
 		add := func(h Mat, rows, tokens, ny int, ids Operand, first, bound int, routed, tiles uint32) error {
 			d := Dispatch{
 				Module: weightModule("expert_gate_up", gate.Type, way.Scheme),
-				Use:    gateUpUse(gate),
+				Use:    o.use(gate),
 				Bind:   []Operand{R(o.Step), R(w.view), R(ups[i].view), R(x.View), ids, {h.View, access}},
 				Push: []uint32{uint32(rows), uint32(gate.In), uint32(gate.RowBytes()), uint32(gate.expertBytes()),
 					uint32(x.Stride), uint32(o.H.Stride), uint32(o.K), uint32(gate.Out),
@@ -247,6 +275,9 @@ func (o *ExpertGateUp) pass(p *Profile, mode uint32, gate, up Matrix, shared *Ex
 			var gx int
 			d.Spec, gx = p.spec(way, rows, tokens)
 			d.Spec = append(d.Spec, mode)
+			if way.Scheme == packedScheme {
+				d.Spec = append(d.Spec, packedAtOnce(gate.In, tokens))
+			}
 			if way.Scheme == fusedScheme {
 				d.Bind = append(d.Bind, R(o.X.Weight), R(third), R(fourth))
 				d.Push = append(d.Push, uint32(sharedRows), math.Float32bits(o.X.Eps))
@@ -295,25 +326,25 @@ func (o *ExpertGateUp) Twin(m Memory) error {
 	default:
 		pairs, none = pairsByExpert(make([]uint32, n), 1)
 	}
-	gw, uw, x, h := o.Gate.contents(m), o.Up.contents(m), F32(m, o.X.View), F32(m, o.H.View)
+	gate, up := o.Gate.products(m, o.X.Mat, o.Packed, n/o.K), o.Up.products(m, o.X.Mat, o.Packed, n/o.K)
+	h := F32(m, o.H.View)
 	return parallel(o.Gate.Out, func(from, to int) error {
-		g, u := make([]float32, o.Gate.In), make([]float32, o.Gate.In)
+		g, u := gate.weightRow(), up.weightRow()
 		for f := from; f < to; f++ {
 			out := func(pair int) *float32 { return &h[pair/o.K*o.H.Stride+pair%o.K*o.Gate.Out+f] }
 			for _, i := range none {
 				*out(i) = 0
 			}
 			for e, of := range pairs {
-				if err := gw.row(g, e, f); err != nil {
+				if err := g.load(e, f); err != nil {
 					return err
 				}
-				if err := uw.row(u, e, f); err != nil {
+				if err := u.load(e, f); err != nil {
 					return err
 				}
 				for _, i := range of {
-					xr := o.X.row(x, i/o.K)
-					a := dot(g, xr)
-					*out(i) = float32(a / (1 + math.Exp(-a)) * dot(u, xr))
+					a := g.dot(i/o.K, 0)
+					*out(i) = float32(a / (1 + math.Exp(-a)) * u.dot(i/o.K, 0))
 				}
 			}
 		}

@@ -94,12 +94,12 @@ void main() {
     float inv_rms[TOKENS];
     [[unroll]] for (uint t = 0u; t < TOKENS; t++) inv_rms[t] = inverse_rms(xs[t], p.k, p.eps);
 #endif
-    for (uint tile_row = TILE_FROM; tile_row < p.n; tile_row += TILE_HOP) {
+    for (uint tile_row = TILE_FROM; tile_row < TILE_END(p.n); tile_row = TILE_NEXT(tile_row)) {
         uint row = tile_row + TILE_LANE;
         float acc[TOKENS * ROWS];
         [[unroll]] for (uint i = 0u; i < TOKENS * ROWS; i++) acc[i] = 0.0;
         ADDRESS base[ROWS];
-        [[unroll]] for (uint r = 0u; r < ROWS; r++) base[r] = WEIGHT_FROM + min(row + r, p.n - 1u) * p.row_bytes;
+        [[unroll]] for (uint r = 0u; r < ROWS; r++) base[r] = WEIGHT_FROM + min(TILE_ROW(row, r, p.n), p.n - 1u) * p.row_bytes;
 #ifdef FUSED
         // The same for all: a workgroup has one row.
         bool second = row >= p.split;
@@ -121,7 +121,8 @@ void main() {
 #else
                 v = scaled(v, 0u);
 #endif
-                if (TILE_STORES && t0 + t < tokens && row + r < p.n) store(t0 + t, row + r, v);
+                uint own = TILE_ROW(row, r, p.n);
+                if (TILE_STORES && t0 + t < tokens && own < p.n) store(t0 + t, own, v);
             }
         }
     }

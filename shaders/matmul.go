@@ -35,6 +35,8 @@ type MatMul struct {
 	Accumulate bool
 	Factor     Mat  // width 1; zero when absent
 	Gate       bool // the factor is the sigmoid of what Factor holds
+	Packed     Mat  // the op's own, for its inputs in whole numbers (see [NewPacked]); zero without
+	isPacked   bool // they are there already
 }
 
 // matmulTokens is the number of tokens a matrix kernel takes at once when there are several: weights are
@@ -82,8 +84,15 @@ func (o *MatMul) Operands() []Operand {
 	if o.Factor.Buf != nil {
 		ops = append(ops, R(o.Factor.View))
 	}
-	return append(ops, o.W.operands()...)
+	ops = append(ops, o.W.operands()...)
+	if o.W.packs(o.Packed) {
+		ops = append(ops, W(o.Packed.View))
+	}
+	return ops
 }
+
+// Contents says that what is Packed is the dispatches' own.
+func (o *MatMul) Contents(operand int) Content { return packedLast(o, o.W.packs(o.Packed), operand) }
 
 func (o *MatMul) Cost() Cost {
 	r := int64(o.Rows)
@@ -118,8 +127,22 @@ func (o *MatMul) Lower(p *Profile) ([]Dispatch, error) {
 	way := p.way(o.use())
 	at := way.TokensAt(o.Rows)
 	var ds []Dispatch
+	x := o.X
+	if o.W.packs(o.Packed) {
+		x = o.Packed
+		if !o.isPacked {
+			d, err := p.pack(o.Step, o.X, o.Packed, o.Rows, o.Count)
+			if err != nil {
+				return nil, err
+			}
+			ds = append(ds, d)
+		}
+	}
 	for _, w := range windows {
 		spec, gx := p.spec(way, w.rows, at)
+		if way.Scheme == packedScheme {
+			spec = append(spec, 0, packedAtOnce(o.W.In, at))
+		}
 		groups, err := p.grid("matmul", gx, ceilDiv(o.Rows, at), 1)
 		if err != nil {
 			return nil, err
@@ -129,9 +152,9 @@ func (o *MatMul) Lower(p *Profile) ([]Dispatch, error) {
 		ds = append(ds, Dispatch{
 			Module: weightModule("matmul", o.W.Type, way.Scheme),
 			Spec:   spec,
-			Bind:   append([]Operand{R(o.Step), R(w.view), R(o.X.View), yo, factor}, extras(0, o.W)...),
+			Bind:   append([]Operand{R(o.Step), R(w.view), R(x.View), yo, factor}, extras(0, o.W)...),
 			Push: []uint32{uint32(o.Count), uint32(w.rows), uint32(o.W.In), uint32(o.W.RowBytes()),
-				uint32(o.X.Stride), uint32(o.Y.Stride), uint32(o.Factor.Stride), mode},
+				uint32(x.Stride), uint32(o.Y.Stride), uint32(o.Factor.Stride), mode},
 			Groups: groups,
 			Use:    o.use(),
 		})
@@ -141,19 +164,19 @@ func (o *MatMul) Lower(p *Profile) ([]Dispatch, error) {
 
 func (o *MatMul) Twin(m Memory) error {
 	tokens := ViewStep(m, o.Step).Count(o.Count)
-	w, x, y := o.W.contents(m), F32(m, o.X.View), F32(m, o.Y.View)
+	w, y := o.W.products(m, o.X, o.Packed, tokens), F32(m, o.Y.View)
 	var factor []float32
 	if o.Factor.Buf != nil {
 		factor = F32(m, o.Factor.View)
 	}
 	return parallel(o.W.Out, func(from, to int) error {
-		row := make([]float32, o.W.In)
+		row := w.weightRow()
 		for r := from; r < to; r++ {
-			if err := w.row(row, 0, r); err != nil {
+			if err := row.load(0, r); err != nil {
 				return err
 			}
 			for t := range tokens {
-				v := dot(row, o.X.row(x, t))
+				v := row.dot(t, 0)
 				if factor != nil {
 					f := float64(factor[t*o.Factor.Stride])
 					if o.Gate {

@@ -198,6 +198,9 @@ type Profile struct {
 // ErrLoops reports that an op would go around its loops more often than the device allows.
 var ErrLoops = errors.New("an invocation has too many loops to run")
 
+// ErrNotPacked reports that a device has no kernels for inputs in whole numbers (see [Profile.CanPack]).
+var ErrNotPacked = errors.New("the device has no kernels for int8 activations")
+
 // span is a part [first, first+count) of something that a kernel goes over.
 type span struct{ first, count int }
 

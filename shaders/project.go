@@ -3,6 +3,7 @@ package shaders
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Project computes the products of several matrices with the same input, side by side: Y[row] = W[0] X | W[1] X | ...
@@ -14,6 +15,8 @@ type Project struct {
 	Y     Mat // as wide as the matrices have rows
 	Rows  int
 	Count Count
+	// Packed is the op's own, for its inputs in whole numbers (see [NewPacked]); zero without.
+	Packed Mat
 }
 
 func (o *Project) Kernel() string { return "matmul" }
@@ -23,8 +26,19 @@ func (o *Project) Operands() []Operand {
 	for _, w := range o.W {
 		ops = append(append(ops, R(w.View)), w.operands()...)
 	}
+	if o.packs() {
+		ops = append(ops, W(o.Packed.View))
+	}
 	return ops
 }
+
+// packs reports whether a matrix takes inputs in whole numbers.
+func (o *Project) packs() bool {
+	return slices.ContainsFunc(o.W, func(w Matrix) bool { return w.packs(o.Packed) })
+}
+
+// Contents says that what is Packed is the dispatches' own.
+func (o *Project) Contents(operand int) Content { return packedLast(o, o.packs(), operand) }
 
 func (o *Project) Cost() (c Cost) {
 	for _, m := range o.each() {
@@ -36,10 +50,10 @@ func (o *Project) Cost() (c Cost) {
 // each is the op as one product after the other.
 func (o *Project) each() []*MatMul {
 	var ms []*MatMul
-	at := 0
+	at, packed := 0, false
 	for _, w := range o.W {
-		ms = append(ms, &MatMul{Step: o.Step, W: w, X: o.X.Mat, Y: o.Y.Cols(at, w.Out), Rows: o.Rows, Count: o.Count})
-		at += w.Out
+		ms = append(ms, &MatMul{Step: o.Step, W: w, X: o.X.Mat, Y: o.Y.Cols(at, w.Out), Rows: o.Rows, Count: o.Count, Packed: o.Packed, isPacked: packed})
+		at, packed = at+w.Out, packed || w.packs(o.Packed)
 	}
 	return ms
 }

@@ -12,10 +12,17 @@ import (
 type Use struct {
 	Kernel string
 	Type   quant.Type
-	In     int // weights in a row
+	In     int  // weights in a row
+	Packed bool // with inputs in whole numbers, for which there is one way
 }
 
-func (u Use) String() string { return fmt.Sprintf("%s %v rows of %d", u.Kernel, u.Type, u.In) }
+func (u Use) String() string {
+	packed := ""
+	if u.Packed {
+		packed = "packed "
+	}
+	return fmt.Sprintf("%s %v %srows of %d", u.Kernel, u.Type, packed, u.In)
+}
 
 // A Way is how a weight kernel goes about a use. Scheme and Group decide the order in which products are added up, and so
 // the bits of the result: they do not depend on how many rows a step has, as a sequence's tokens must not depend on
@@ -44,13 +51,18 @@ func (p *Profile) way(u Use) Way {
 	if w, ok := p.Tuned[u]; ok {
 		return w
 	}
-	return p.PlainWay(u.Type)
+	return p.PlainWay(u)
 }
 
-// PlainWay is the way of weight kernels for a block type on devices of this kind.
-func (p *Profile) PlainWay(t quant.Type) Way {
+// packedTokens are the tokens at once of inputs in whole numbers, where one more costs half of what the first does.
+var packedTokens = []int{1, 2, 4, 8}
+
+// PlainWay is the way of weight kernels for a use on devices of this kind.
+func (p *Profile) PlainWay(u Use) Way {
 	switch {
-	case p.Spread && !p.LanesPerRow && slices.Contains(codeTypes, t):
+	case u.Packed:
+		return Way{packedScheme, spreadLanes, packedTokens}
+	case p.Spread && !p.LanesPerRow && spreads(u.Type):
 		return Way{spreadScheme, spreadLanes, plainTokens}
 	case p.LanesPerRow:
 		return Way{lanesScheme, int(p.Subgroup), plainTokens}
@@ -62,9 +74,12 @@ func (p *Profile) PlainWay(t quant.Type) Way {
 
 // Ways are those that a device has for a use, the plain one first; what they take at once is left open.
 func (p *Profile) Ways(u Use) []Way {
-	plain := p.PlainWay(u.Type)
+	plain := p.PlainWay(u)
 	plain.Tokens = nil
 	ways := []Way{plain}
+	if u.Packed {
+		return ways
+	}
 	add := func(s Scheme, group int) {
 		if s != plain.Scheme || group != plain.Group {
 			ways = append(ways, Way{Scheme: s, Group: group})
@@ -87,7 +102,7 @@ func (p *Profile) Ways(u Use) []Way {
 	if p.CanShare > 0 {
 		add(shareScheme, int(p.CanShare))
 	}
-	if p.CanSpread && slices.Contains(codeTypes, u.Type) {
+	if p.CanSpread && spreads(u.Type) {
 		add(spreadScheme, spreadLanes)
 	}
 	return ways
@@ -98,7 +113,7 @@ const maxGroup = 256
 
 // CheckWay refuses a way that the device does not have.
 func (p *Profile) CheckWay(u Use, w Way) error {
-	if !HasKernel(u.Type) || u.In < 1 || !slices.Contains(weightKernels, u.Kernel) {
+	if !HasKernel(u.Type) || u.In < 1 || !slices.Contains(weightKernels, u.Kernel) || u.Packed && !(Packs(u.Type) && p.CanPack()) {
 		return fmt.Errorf("%s: there is no such kernel", u)
 	}
 	if !slices.ContainsFunc(p.Ways(u), func(x Way) bool { return x.Scheme == w.Scheme && x.Group == w.Group }) {
@@ -124,12 +139,14 @@ func (p *Profile) spec(w Way, rows, tokens int) (spec []uint32, groups int) {
 			one = 1
 		}
 		return []uint32{uint32(w.Group), one, uint32(tokens)}, min(rows, int(p.MaxGroups[0]))
-	case spreadScheme:
+	case spreadScheme, packedScheme:
 		return []uint32{spreadLanes, uint32(tokens)}, min(ceilDiv(rows, spreadRows), int(p.MaxGroups[0]))
 	}
 	return []uint32{uint32(w.Group), uint32(tokens)}, min(ceilDiv(rows, w.Group*tileRows), int(p.MaxGroups[0]))
 }
 
-func (o *MatMul) use() Use     { return Use{"matmul", o.W.Type, o.W.In} }
-func (o *ExpertDown) use() Use { return Use{"expert_down", o.W.Type, o.W.In} }
-func gateUpUse(m Matrix) Use   { return Use{"expert_gate_up", m.Type, m.In} }
+func (o *MatMul) use() Use     { return Use{"matmul", o.W.Type, o.W.In, o.W.packs(o.Packed)} }
+func (o *ExpertDown) use() Use { return Use{"expert_down", o.W.Type, o.W.In, o.W.packs(o.Packed)} }
+func (o *ExpertGateUp) use(m Matrix) Use {
+	return Use{"expert_gate_up", m.Type, m.In, m.packs(o.Packed)}
+}

@@ -84,12 +84,12 @@ func TestWaysOfProfiles(t *testing.T) {
 		if got := ways("expert_down"); name == "fused" && got != "lanes/32 lanes/64 lanes/128 lanes/256" || name != "fused" && got != c.want {
 			t.Errorf("%s, expert_down: %s", name, got)
 		}
-		plain := c.p.PlainWay(quant.Q8_0)
+		plain := c.p.PlainWay(shaders.Use{Kernel: "matmul", Type: quant.Q8_0})
 		if w := c.p.Ways(shaders.Use{Kernel: "matmul", Type: quant.Q8_0})[0]; w.Scheme != plain.Scheme || w.Group != plain.Group {
 			t.Errorf("%s: %v is first, %v is plain", name, w, plain)
 		}
-		if slices.ContainsFunc(c.p.Ways(shaders.Use{Kernel: "matmul", Type: quant.F32}), func(w shaders.Way) bool { return w.Scheme == "spread" }) {
-			t.Errorf("%s: F32 spreads", name)
+		if slices.ContainsFunc(c.p.Ways(shaders.Use{Kernel: "matmul", Type: quant.F16}), func(w shaders.Way) bool { return w.Scheme == "spread" }) {
+			t.Errorf("%s: F16 spreads", name)
 		}
 	}
 }

@@ -81,7 +81,10 @@ func (a *app) dryRun(device string, tests []bench.Test, batches []int, format st
 			if t.Gen > 0 {
 				x.Rows = max(1, t.Sequences)
 			}
-			g := b.Graph(b.Model(), x.Rows, b.Config().Context)
+			g, err := b.Graph(b.Model(), &k, x.Rows, b.Config().Context)
+			if err != nil {
+				return err
+			}
 			n, err := predict.CountGraph(g, &k)
 			if err != nil {
 				return err

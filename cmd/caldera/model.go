@@ -26,7 +26,7 @@ const maxQueue = 1 << 16
 
 // addEngineSettings defines the flags of a command that computes.
 func addEngineSettings(f *pflag.FlagSet, keys ...string) {
-	addSettings(f, append([]string{"model", "backend", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "batch", "submit-budget", "tuning", "memory-limit"}, keys...)...)
+	addSettings(f, append([]string{"model", "backend", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "batch", "submit-budget", "activations", "tuning", "memory-limit"}, keys...)...)
 }
 
 // isDemo reports whether the built-in model is used.
@@ -44,18 +44,19 @@ func (a *app) modelName() string {
 // not say; 0 leaves it to the engine.
 func (a *app) engineConfig(context int) engine.Config {
 	c := engine.Config{
-		Path:       a.cfg.Model,
-		Backend:    a.cfg.Backend,
-		Device:     a.cfg.Device,
-		Profile:    a.cfg.Profile,
-		Residency:  a.cfg.Residency,
-		Context:    a.cfg.Ctx,
-		KV:         a.cfg.KV,
-		KVSink:     a.cfg.KVSink,
-		KVWindow:   a.cfg.KVWindow,
-		Batch:      a.cfg.Batch,
-		WithoutNFC: !a.cfg.TokenizerNFC,
-		Warn:       func(err error) { a.log.Warn().Msg(printable(err.Error())) },
+		Path:        a.cfg.Model,
+		Backend:     a.cfg.Backend,
+		Device:      a.cfg.Device,
+		Profile:     a.cfg.Profile,
+		Residency:   a.cfg.Residency,
+		Activations: a.cfg.Activations,
+		Context:     a.cfg.Ctx,
+		KV:          a.cfg.KV,
+		KVSink:      a.cfg.KVSink,
+		KVWindow:    a.cfg.KVWindow,
+		Batch:       a.cfg.Batch,
+		WithoutNFC:  !a.cfg.TokenizerNFC,
+		Warn:        func(err error) { a.log.Warn().Msg(printable(err.Error())) },
 	}
 	c.MemoryLimit, _ = parseSize(a.cfg.MemoryLimit) // checked with the configuration
 	c.SubmitBudget, _ = parseBudget(a.cfg.SubmitBudget)

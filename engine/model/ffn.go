@@ -71,7 +71,8 @@ const maxWidth = 1 << 24
 // dense adds x += down(silu(gate h) * up h).
 func (s *stepBuilder) dense(d *dense, h shaders.Normed) {
 	f := s.scratch("ffn_act", d.Gate.Out)
-	s.g.Add("ffn_gate_up", &shaders.ExpertGateUp{Step: s.step, Gate: d.Gate, Up: d.Up, X: h, H: f, Rows: s.shape.Rows, K: 1})
+	s.g.Add("ffn_gate_up", &shaders.ExpertGateUp{Step: s.step, Gate: d.Gate, Up: d.Up, X: h, H: f, Rows: s.shape.Rows, K: 1,
+		Packed: s.packed("ffn_gate_up", s.shape.Rows, h.Width, d.Gate, d.Up)})
 	s.matmulAdd("ffn_down", d.Down, f, s.x)
 }
 
@@ -89,11 +90,13 @@ func (s *stepBuilder) moe(m *moe, h shaders.Normed) {
 	s.g.Add("ffn_gate_up_exps", &shaders.ExpertGateUp{
 		Step: s.step, Gate: m.Gate, Up: m.Up, SharedGate: m.Shared.Gate, SharedUp: m.Shared.Up,
 		X: h, Ids: ids.View, Tiles: tiles, H: act, Rows: s.shape.Rows, K: k,
+		Packed: s.packed("ffn_gate_up_exps", s.shape.Rows, h.Width, m.Gate, m.Up, m.Shared.Gate, m.Shared.Up),
 	})
 	parts := &shaders.Buffer{Name: "expert_parts", Kind: shaders.Scratch, Size: shaders.PartsBytes(s.shape.Rows, k, c.Embed)}
 	s.g.Add("ffn_down_exps", &shaders.ExpertDown{
 		Step: s.step, W: m.Down, Shared: m.Shared.Down, Gate: logits.Cols(c.Experts, 1),
 		H: act, Ids: ids.View, Weights: weights.View, Tiles: tiles, Parts: parts.View(), Y: s.x, Rows: s.shape.Rows, K: k,
+		Packed: s.packed("ffn_down_exps", s.shape.Rows, act.Width, m.Down, m.Shared.Down),
 	})
 }
 

@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/calderaml/caldera/engine/weights"
 	"github.com/calderaml/caldera/gguf"
@@ -16,7 +17,10 @@ type Model struct {
 	Warnings []string // oddities of the file that do not stop it from running
 	Unused   []string // tensors that the graph has no use for
 
-	embed  shaders.Matrix
+	embed shaders.Matrix
+	// Packs says that products take their inputs in whole numbers, where the weights' block type allows it (shaders.Packs).
+	Packs bool
+
 	norm   shaders.View
 	head   shaders.Matrix
 	layers []layer
@@ -139,7 +143,7 @@ type GraphOptions struct {
 func (m *Model) Graph(shape shaders.StepShape, st *State, opt GraphOptions) (*scheduler.Graph, Outputs) {
 	shape.Rope, shape.Cold = m.Rope.Dims, st.ColdPages > 0
 	g := scheduler.NewGraph(shape)
-	s := &stepBuilder{g: g, c: &m.Config, shape: shape, step: g.Step.View(), state: st}
+	s := &stepBuilder{g: g, c: &m.Config, shape: shape, step: g.Step.View(), state: st, packs: m.Packs}
 	s.x = s.scratch("x", m.Embed)
 	g.Add("token_embd", &shaders.Embed{Step: s.step, W: m.embed, Y: s.x, Rows: shape.Rows})
 	for i := range m.layers {
@@ -170,6 +174,15 @@ type stepBuilder struct {
 	step  shaders.View
 	state *State
 	x     shaders.Mat // the residual stream
+	packs bool        // see [Model.Packs]
+}
+
+// packed returns room for inputs of so many rows and columns in whole numbers, and none where no matrix takes them.
+func (s *stepBuilder) packed(name string, rows, width int, ws ...shaders.Matrix) shaders.Mat {
+	if !s.packs || !slices.ContainsFunc(ws, func(w shaders.Matrix) bool { return w.Buf != nil && shaders.Packs(w.Type) }) {
+		return shaders.Mat{}
+	}
+	return shaders.NewPacked(name+"_packed", rows, width)
 }
 
 // scratch returns a new matrix of a row per token.
@@ -193,13 +206,15 @@ func (s *stepBuilder) project(name string, x shaders.Normed, ws ...shaders.Matri
 		width += w.Out
 	}
 	y := s.scratch(name, width)
-	s.g.Add(name, &shaders.Project{Step: s.step, W: ws, X: x, Y: y, Rows: s.shape.Rows, Count: shaders.CountRows})
+	s.g.Add(name, &shaders.Project{Step: s.step, W: ws, X: x, Y: y, Rows: s.shape.Rows, Count: shaders.CountRows,
+		Packed: s.packed(name, s.shape.Rows, x.Width, ws...)})
 	return y
 }
 
 // matmulAdd adds y += w x.
 func (s *stepBuilder) matmulAdd(name string, w shaders.Matrix, x, y shaders.Mat) {
-	s.g.Add(name, &shaders.MatMul{Step: s.step, W: w, X: x, Y: y, Rows: s.shape.Rows, Count: shaders.CountRows, Accumulate: true})
+	s.g.Add(name, &shaders.MatMul{Step: s.step, W: w, X: x, Y: y, Rows: s.shape.Rows, Count: shaders.CountRows, Accumulate: true,
+		Packed: s.packed(name, s.shape.Rows, x.Width, w)})
 }
 
 // head adds the final norm and the LM head for the rows whose logits are wanted.
@@ -220,7 +235,7 @@ func (s *stepBuilder) head(norm shaders.View, w shaders.Matrix, opt GraphOptions
 		kind = shaders.Result
 	}
 	logits := shaders.NewMat("logits", kind, outs, w.Out)
-	s.g.Add("output", &shaders.MatMul{Step: s.step, W: w, X: h, Y: logits, Rows: outs, Count: shaders.CountOuts})
+	s.g.Add("output", &shaders.MatMul{Step: s.step, W: w, X: h, Y: logits, Rows: outs, Count: shaders.CountOuts, Packed: s.packed("output", outs, h.Width, w)})
 	out := Outputs{Logits: logits, TopK: opt.TopK}
 	if opt.TopK > 0 {
 		k := opt.TopK

@@ -128,7 +128,10 @@ type measured struct {
 // whether ops on stacks of experts are left out.
 func (r *rig) run(rows, context int, attended float64, without bool) (*measured, error) {
 	st := r.b.State(r.model, context)
-	g := r.b.Graph(r.model, rows, context)
+	g, err := r.b.Graph(r.model, &r.die.Kernels, rows, context)
+	if err != nil {
+		return nil, err
+	}
 	if without {
 		g.Nodes = slices.DeleteFunc(g.Nodes, func(n scheduler.Node) bool { return routed(n, r.file) })
 		if g.Check() != nil {

@@ -39,7 +39,10 @@ func TestSample(t *testing.T) {
 		t.Errorf("the sample is %+v", c)
 	}
 	classes := map[string]bool{}
-	g := b.Graph(sm.model, 64, 64)
+	g, err := b.Graph(sm.model, &k, 64, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
 	all, err := scheduler.Lower(g, &k)
 	if err != nil {
 		t.Fatal(err)

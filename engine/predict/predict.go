@@ -149,7 +149,10 @@ type LayerCount struct {
 // Count counts what a step of one token of each of so many sequences takes, for a device that offers kernels k.
 func Count(b *engine.Blueprint, device string, k *shaders.Profile, seqs, context int) (*Counts, error) {
 	m := b.Model()
-	g := b.Graph(m, seqs, context)
+	g, err := b.Graph(m, k, seqs, context)
+	if err != nil {
+		return nil, err
+	}
 	all, err := scheduler.Lower(g, k)
 	if err != nil {
 		return nil, err

@@ -88,7 +88,10 @@ func newStep(b *engine.Blueprint, t Test, batch int, k *shaders.Profile) (*step,
 	}
 	s := &step{plan: t.plan(batch)}
 	m := b.Model()
-	s.graph = b.Graph(m, s.rows, t.Context())
+	var err error
+	if s.graph, err = b.Graph(m, k, s.rows, t.Context()); err != nil {
+		return nil, err
+	}
 	all, err := scheduler.Lower(s.graph, k)
 	if err != nil {
 		return nil, err

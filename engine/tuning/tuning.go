@@ -63,6 +63,7 @@ type entry struct {
 	Kernel string `json:"kernel"`
 	Type   string `json:"type"`
 	In     int    `json:"in"`
+	Packed bool   `json:"packed,omitempty"`
 	Scheme string `json:"scheme"`
 	Group  int    `json:"group"`
 	Tokens []int  `json:"tokens"`
@@ -114,7 +115,7 @@ func parse(b []byte, id ID) (map[shaders.Use]shaders.Way, error) {
 		if err != nil {
 			return nil, fmt.Errorf("way %d: %w", i, err)
 		}
-		ways[shaders.Use{Kernel: x.Kernel, Type: t, In: x.In}] = shaders.Way{Scheme: shaders.Scheme(x.Scheme), Group: x.Group, Tokens: x.Tokens}
+		ways[shaders.Use{Kernel: x.Kernel, Type: t, In: x.In, Packed: x.Packed}] = shaders.Way{Scheme: shaders.Scheme(x.Scheme), Group: x.Group, Tokens: x.Tokens}
 	}
 	return ways, nil
 }
@@ -125,7 +126,7 @@ func Save(dir string, id ID, ways map[shaders.Use]shaders.Way) (path string, err
 	f := file{Version: version, ID: id, Ways: []entry{}}
 	for _, u := range slices.SortedFunc(maps.Keys(ways), func(a, b shaders.Use) int { return strings.Compare(a.String(), b.String()) }) {
 		w := ways[u]
-		f.Ways = append(f.Ways, entry{u.Kernel, u.Type.String(), u.In, string(w.Scheme), w.Group, w.Tokens})
+		f.Ways = append(f.Ways, entry{u.Kernel, u.Type.String(), u.In, u.Packed, string(w.Scheme), w.Group, w.Tokens})
 	}
 	b, err := json.MarshalIndent(f, "", "  ")
 	if err != nil {

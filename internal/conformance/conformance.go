@@ -138,6 +138,48 @@ func Check(ctx context.Context, e *engine.Engine, c oracle.Case, b Bars) (Result
 	return r, nil
 }
 
+// Divergence is the mean over all positions of a case's prompts of the KL divergence, in nats, of an engine's distribution from
+// another's, which has the case's model open as well and stands for its reference.
+func Divergence(ctx context.Context, reference, e *engine.Engine, c oracle.Case) (float64, error) {
+	sum, n := 0.0, 0
+	var want [][]float32
+	for _, p := range c.Prompts {
+		for _, from := range []*engine.Engine{reference, e} {
+			s, err := from.NewSession()
+			if err != nil {
+				return 0, err
+			}
+			err = s.Logits(ctx, p.Tokens, func(i int, logits []float32) error {
+				if from == reference {
+					want = append(want[:i], slices.Clone(logits))
+					return nil
+				}
+				sum, n = sum+divergence(want[i], logits), n+1
+				return nil
+			})
+			s.Close()
+			if err != nil {
+				return 0, fmt.Errorf("prompt %s: %w", p.Name, err)
+			}
+		}
+	}
+	return sum / float64(max(n, 1)), nil
+}
+
+// divergence is the KL divergence of q's distribution from p's, of logits.
+func divergence(p, q []float32) float64 {
+	pm, qm, ps, qs := float64(p[argmax(p)]), float64(q[argmax(q)]), 0.0, 0.0
+	for i := range p {
+		ps, qs = ps+math.Exp(float64(p[i])-pm), qs+math.Exp(float64(q[i])-qm)
+	}
+	sum := 0.0
+	for i := range p {
+		a, b := float64(p[i])-pm-math.Log(ps), float64(q[i])-qm-math.Log(qs)
+		sum += math.Exp(a) * (a - b)
+	}
+	return sum
+}
+
 // greedy decodes one token at a time and returns how many of the continuation's tokens come out.
 func greedy(ctx context.Context, s *engine.Session, p oracle.Prompt) (int, error) {
 	s.Reset()

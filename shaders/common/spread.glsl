@@ -5,6 +5,27 @@
 #ifndef SPREAD_GLSL
 #define SPREAD_GLSL
 
+#ifndef CODE_GROUPS
+// Weights that are floats: a lane has one of each eight.
+#define TILE_PRODUCT(base, xs, groups, acc) if (groups > 0u) { \
+        uint g = 0u; \
+        do { \
+            float sums[TOKENS * ROWS]; \
+            [[unroll]] for (uint n = 0u; n < TOKENS * ROWS; n++) sums[n] = 0.0; \
+            [[unroll]] for (uint j = 0u; j < 4u; j++) { \
+                ADDRESS to = ADDRESS(g) * 128u + 32u * j; \
+                float w[ROWS]; \
+                [[unroll]] for (uint r = 0u; r < ROWS; r++) w[r] = lane_float(base[r] + to); \
+                [[unroll]] for (uint t = 0u; t < TOKENS; t++) { \
+                    float v = lane_float(X_ADDRESS + 4u * ADDRESS(xs[t]) + to); \
+                    [[unroll]] for (uint r = 0u; r < ROWS; r++) sums[t * ROWS + r] += w[r] * v; \
+                } \
+            } \
+            [[unroll]] for (uint n = 0u; n < TOKENS * ROWS; n++) acc[n] += sums[n]; \
+            g++; \
+        } while (g < groups); \
+    }
+#else
 // The lane's code is the lowest byte of its word. Signed ones go to the top of the word, too large by a power of two, which
 // changes no rounding; those stored as too large by half their range are taken so, and their inputs' sum is.
 #if defined(CODE_BITS) && !defined(CODE_FLIPS)
@@ -19,17 +40,6 @@
 #else
 #define LANE_START(sum) 0.0
 #endif
-
-// A lane's element of the eight at address b.
-float lane_float(ADDRESS b) {
-    Floats f = Floats(b);
-    float v = f.v[0];
-    [[unroll]] for (uint i = 1u; i < 8u; i++) {
-        float other = f.v[i];
-        v = gl_SubgroupInvocationID == i ? other : v;
-    }
-    return v;
-}
 
 // The loops end at their bottom, so that no lane reads beyond the last block. What blocks' scales are computed from is
 // uniform too, and computing it once for each row would take longer than what they scale: lane r does it for row r.
@@ -109,6 +119,8 @@ float lane_float(ADDRESS b) {
     }
 #else
 #define LANE_MIN(i, r)
+#endif
+
 #endif
 
 #endif

@@ -6,9 +6,9 @@
 // X_LANES where it was compiled with SHARE_X. Where it takes the RMSNorm of its input, it defines NORMED(i), weight i of the
 // norm, and has inv_rms[t], what norm.glsl gives for token t. A tile's loop over rows is
 //
-//     for (uint first = TILE_FROM; first < rows; first += TILE_HOP) { uint row = first + TILE_LANE; ... }
+//     for (uint first = TILE_FROM; first < TILE_END(rows); first = TILE_NEXT(first)) { uint row = first + TILE_LANE; ... }
 //
-// with all lanes in it as long as one has a row. Loops are unrolled by force: an array that is indexed by a variable
+// with all lanes in it as long as one has a row, and the tile's rows are TILE_ROW(row, r, rows). Loops are unrolled by force: an array that is indexed by a variable
 // lives in memory on every device.
 #ifndef TILE_GLSL
 #define TILE_GLSL
@@ -29,22 +29,35 @@
 #if defined(LANES_PER_ROW)
 #define ROWS 1u
 #define TILE_FROM gl_WorkGroupID.x
-#define TILE_HOP gl_NumWorkGroups.x
+#define TILE_NEXT(row) ((row) + gl_NumWorkGroups.x)
 #define TILE_LANE 0u
 #define GROUP_FROM LANE
 #define GROUP_HOP LANES
-#elif defined(SPREAD)
-#define ROWS 8u // spreadRows in matmul.go
-#define TILE_FROM (gl_WorkGroupID.x * ROWS)
-#define TILE_HOP (gl_NumWorkGroups.x * ROWS)
+#elif defined(PACKED)
+// One after the other, and spreadRows (matmul.go) in a workgroup.
+#define ROWS 1u
+#define TILE_FROM (gl_WorkGroupID.x * 8u)
+#define TILE_NEXT(row) ((row) + 1u + (((row) & 7u) == 7u ? (gl_NumWorkGroups.x - 1u) * 8u : 0u))
 #define TILE_LANE 0u
+#elif defined(SPREAD)
+// A tile's rows are far apart and the next tile has the next of each: eight runs of memory, which processors fetch ahead.
+#define ROWS 8u // spreadRows in matmul.go
+#define TILE_FROM gl_WorkGroupID.x
+#define TILE_NEXT(row) ((row) + gl_NumWorkGroups.x)
+#define TILE_LANE 0u
+#define TILE_END(rows) (((rows) + ROWS - 1u) / ROWS)
+#define TILE_ROW(row, r, rows) ((row) + (r) * TILE_END(rows))
 #else
 #define ROWS 4u // tileRows in matmul.go
 #define TILE_FROM (gl_WorkGroupID.x * gl_WorkGroupSize.x * ROWS)
-#define TILE_HOP (gl_NumWorkGroups.x * gl_WorkGroupSize.x * ROWS)
+#define TILE_NEXT(row) ((row) + gl_NumWorkGroups.x * gl_WorkGroupSize.x * ROWS)
 #define TILE_LANE (gl_LocalInvocationID.x * ROWS)
 #define GROUP_FROM 0u
 #define GROUP_HOP 1u
+#endif
+#ifndef TILE_END
+#define TILE_END(rows) (rows)
+#define TILE_ROW(row, r, rows) ((row) + (r))
 #endif
 
 // The 32 inputs of a group are the same for all lanes of the row scheme. llvmpipe takes a dozen instructions and two
@@ -67,7 +80,9 @@
 #endif
 #endif
 
-#if defined(SPREAD)
+#if defined(PACKED)
+#include "packed.glsl"
+#elif defined(SPREAD)
 #include "spread.glsl"
 #elif defined(SHARE_X) && defined(CODE_GROUPS)
 #include "codes.glsl"

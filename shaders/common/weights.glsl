@@ -7,13 +7,8 @@
 #define WEIGHTS_GLSL
 
 #ifdef SPREAD
-// Weights are read through their address: what all lanes read is one load, and arithmetic with it scalar. An address
-// is checked by nobody, and some devices read for lanes that have left: kernels form none outside the matrix.
-#define ADDRESS uint64_t
-layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Words { uint v[]; };
+#include "address.glsl"
 layout(buffer_reference, std430, buffer_reference_align = 1) readonly buffer Bytes { uint8_t v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Floats { float v[]; };
-ADDRESS address(uint low_high[2]) { return (ADDRESS(low_high[1]) << 32u) | ADDRESS(low_high[0]); }
 #define WORD(i) Words((i) << 2u).v[0]
 #else
 #define ADDRESS uint
@@ -131,7 +126,6 @@ float sbyte(uint w, uint i) { return float(bitfieldExtract(int(w), int(8u * i), 
 // PER_LANE(N): all of them, or with SPREAD its byte of the eight of each pair, as a word.
 #ifdef SPREAD
 #define PER_LANE(N) ((N) / 2u)
-// Written as eight reads by all lanes, of which each takes its own: compilers for processors see one load of eight bytes.
 uint lane_byte(ADDRESS b) {
     Bytes p = Bytes(b);
     uint8_t v = p.v[0];

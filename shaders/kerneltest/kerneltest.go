@@ -39,6 +39,8 @@ type Case struct {
 	Ways func(*shaders.Profile) map[shaders.Use]shaders.Way
 	// Lanes runs the case only where the lanes of a subgroup share a row.
 	Lanes bool
+	// Packed runs the case only where inputs can be packed into whole numbers, once for each device.
+	Packed bool
 }
 
 // A Check compares a range of memory after the ops with what the twins left there.
@@ -133,6 +135,11 @@ var open = sync.OnceValue(func() rigSet {
 	return set
 })
 
+// Spreads reports whether some device is made for the spread scheme.
+func Spreads() bool {
+	return slices.ContainsFunc(open().rigs, func(r rig) bool { return r.die.Kernels.Spread && r.die.Device.Profile().FreeReads })
+}
+
 // Main runs a package's tests and fails them if the validation layers said anything. Call it from TestMain.
 func Main(m *testing.M) {
 	code := m.Run()
@@ -192,6 +199,9 @@ func (c Case) rigs(all []rig) []rig {
 	all = slices.DeleteFunc(slices.Clone(all), func(r rig) bool { return r.again && r.die.Kernels.Spread && !c.spreads(&r.die.Kernels) })
 	if c.Lanes {
 		all = slices.DeleteFunc(all, func(r rig) bool { return !r.die.Kernels.LanesPerRow })
+	}
+	if c.Packed {
+		return slices.DeleteFunc(all, func(r rig) bool { return !r.die.Kernels.Spread || !r.die.Kernels.CanPack() })
 	}
 	if !c.Few && c.Turn == 0 {
 		return all

@@ -29,6 +29,8 @@ func main() {
 	kvs := flag.String("kv", "f32,f16", "KV cache types")
 	profiles := flag.String("profile", "auto,floor", "device profiles")
 	devices := flag.String("device", "", "only devices whose name contains this; \"none\" for no device")
+	activations := flag.String("activations", "f32", "what products take: f32, held to the bars of float32, or int8, held to half of llama.cpp's divergence")
+	tuning := flag.String("tuning", "", "folder with the tuning of devices (caldera tune) to use")
 	verbose := flag.Bool("v", false, "a line for every batch size instead of the worst of them")
 	reference := flag.Bool("reference", true, "also run the reference backend")
 	flag.Parse()
@@ -41,6 +43,7 @@ func main() {
 		}
 		sizes = append(sizes, n)
 	}
+	how = engine.Config{Activations: *activations, TuningDir: *tuning, Warn: func(err error) { fmt.Fprintln(os.Stderr, "oracle:", err) }}
 	err := run(*dir, *only, *devices, sizes, strings.Split(*kvs, ","), strings.Split(*profiles, ","), *reference, *verbose)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "oracle:", err)
@@ -50,6 +53,9 @@ func main() {
 		os.Exit(1)
 	}
 }
+
+// how is the configuration of all runs.
+var how engine.Config
 
 // target is a way to run a case.
 type target struct{ label, backend, device, profile string }
@@ -119,13 +125,16 @@ func run(dir, only, devices string, batches []int, kvs, profiles []string, refer
 // one runs a case on a target with every batch size, prints the worst, and returns how many runs that were
 // and how many missed a bar.
 func one(c oracle.Case, t target, kv string, batches []int, verbose bool) (ran, missed int, err error) {
-	e, err := engine.Open(engine.Config{
-		Path: filepath.Join(c.Dir, "model.gguf"), Backend: t.backend, Device: t.device, Profile: profile(t), KV: kv, Context: 512, Check: true,
-	})
+	cfg := how
+	cfg.Path, cfg.Backend, cfg.Device, cfg.Profile, cfg.KV, cfg.Context, cfg.Check = filepath.Join(c.Dir, "model.gguf"), t.backend, t.device, profile(t), kv, 512, true
+	e, err := engine.Open(cfg)
 	if err != nil {
 		return 0, 0, err
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
+	if cfg.Activations == engine.ActivationsInt8 {
+		return packed(c, e, t, kv, batches)
+	}
 	bars := conformance.BarsFor(c, kv)
 	var worst conformance.Result
 	for i, batch := range batches {
@@ -150,6 +159,35 @@ func one(c oracle.Case, t target, kv string, batches []int, verbose bool) (ran, 
 	}
 	if !verbose {
 		row(c, t, kv, "all", worst, bars)
+	}
+	return ran, missed, nil
+}
+
+// packed holds an engine with activations in whole numbers to half of the divergence from float32 that llama.cpp's packed ones have.
+func packed(c oracle.Case, e *engine.Engine, t target, kv string, batches []int) (ran, missed int, err error) {
+	reference, err := engine.Open(engine.Config{
+		Path: filepath.Join(c.Dir, "model.gguf"), Backend: engine.Reference, KV: kv, Context: 512, Activations: engine.ActivationsF32,
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { err = errors.Join(err, reference.Close()) }()
+	bar := c.Spread["cpu_packed"].KLMean / 2
+	for _, batch := range batches {
+		if err := e.SetBatch(batch); err != nil {
+			return ran, missed, err
+		}
+		kl, err := conformance.Divergence(context.Background(), reference, e, c)
+		if err != nil {
+			return ran, missed, err
+		}
+		ran++
+		verdict := "ok"
+		if !(kl <= bar) {
+			missed++
+			verdict = "too far"
+		}
+		fmt.Printf("| %-22s | %-36.36s | %-7s | %-3s | %5d | mean divergence %.3g of %.3g | %s\n", c.Name, t.label, t.profile, kv, batch, kl, bar, verdict)
 	}
 	return ran, missed, nil
 }

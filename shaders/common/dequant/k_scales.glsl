@@ -9,6 +9,21 @@ uvec2 k_scale_min_of(uvec3 words, uint s) {
 // The same from the 12 packed bytes at byte address b, which is a multiple of 4.
 uvec2 k_scale_min(ADDRESS b, uint s) { return k_scale_min_of(uvec3(WORD(b >> 2u), WORD((b >> 2u) + 1u), WORD((b >> 2u) + 2u)), s); }
 
+// What packed.glsl wants of the block at address b: lane g the scale and the minimum of sub-block g.
+#ifdef PACKED
+void packed_scales(ADDRESS b, out float s[2]) {
+    vec2 dm = unpackHalf2x16(WORD(b >> 2u));
+    uvec2 sm = k_scale_min(b + 4u, gl_SubgroupInvocationID);
+    s[0] = dm.x * float(int(sm.x));
+    s[1] = dm.y * float(int(sm.y));
+#ifdef PACKED_CENTRE
+    s[1] -= float(PACKED_CENTRE) * s[0];
+#endif
+}
+#define PACKED_SCALE(s, g) subgroupBroadcast(s[0], g)
+#define PACKED_LESS(s, first, second) (s[1] * ((first) + (second)))
+#endif
+
 // What codes.glsl wants: the first four words of a block, and the scales and minima of its sub-blocks 2c and 2c + 1.
 void k_head(ADDRESS b, out uint head[4]) {
     [[unroll]] for (uint j = 0u; j < 4u; j++) head[j] = WORD((b >> 2u) + j);

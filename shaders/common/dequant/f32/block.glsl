@@ -1,4 +1,4 @@
-void load32(uint row, uint g, out float v[32]) {
-    uint i = (row >> 2u) + g * 32u;
+void load32(ADDRESS row, uint g, out float v[32]) {
+    ADDRESS i = (row >> 2u) + g * 32u;
     [[unroll]] for (uint j = 0u; j < 32u; j++) v[j] = uintBitsToFloat(WORD(i + j));
 }

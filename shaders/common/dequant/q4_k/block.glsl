@@ -29,3 +29,12 @@ void load_codes(ADDRESS row, uint block, uint head[4], uint c, out uint q[PER_LA
     lane_words(row + block * 144u + 16u + 32u * c, q);
 }
 uint chunk_group(uint c, uint i) { return 2u * c + i; }
+
+#ifdef PACKED
+#define PACKED_BYTES 144u
+void packed_codes(ADDRESS b, uint c, out uint q[2]) {
+    uint l = lane_word(b + 16u + 32u * c);
+    q[0] = l & 0x0f0f0f0fu;
+    q[1] = (l >> 4u) & 0x0f0f0f0fu;
+}
+#endif

@@ -1,3 +1,4 @@
+#define PACKED_CENTRE 16u
 #include "k_scales.glsl"
 // 176 bytes for 256 weights: as Q4_K with a fifth bit per weight in 32 bytes at 16, nibbles at 48.
 void load32(ADDRESS row, uint g, out float v[32]) {
@@ -39,3 +40,12 @@ void load_codes(ADDRESS row, uint block, uint head[4], uint c, out uint q[PER_LA
     }
 }
 uint chunk_group(uint c, uint i) { return 2u * c + i; }
+
+#ifdef PACKED
+#define PACKED_BYTES 176u
+void packed_codes(ADDRESS b, uint c, out uint q[2]) {
+    uint l = lane_word(b + 48u + 32u * c), h = lane_word(b + 16u) >> (2u * c);
+    q[0] = (l & 0x0f0f0f0fu) | ((h & 0x01010101u) << 4u);
+    q[1] = ((l >> 4u) & 0x0f0f0f0fu) | ((h & 0x02020202u) << 3u);
+}
+#endif

@@ -56,3 +56,27 @@ void load_codes(ADDRESS row, uint block, uint head[5], uint c, out uint q[PER_LA
     }
 }
 uint chunk_group(uint c, uint i) { return 4u * (c >> 1u) + (c & 1u) + 2u * i; }
+
+// A group has two scales, the second of which is that of the upper lanes' codes: lane l has those of bytes l and 8 + l of the sixteen.
+#ifdef PACKED
+#define PACKED_CENTRE 32u
+#define PACKED_BYTES 210u
+#define PACKED_WIDE
+void packed_scales(ADDRESS b, out float s[2]) {
+    float d = half_value(half_at(b + 208u));
+    s[0] = d * sbyte(lane_byte(b + 192u), 0u);
+    s[1] = d * sbyte(lane_byte(b + 200u), 0u);
+}
+float packed_scale(float s[2], uint g) {
+    float of = g < 4u ? s[0] : s[1], first = subgroupBroadcast(of, 2u * (g & 3u)), second = subgroupBroadcast(of, 2u * (g & 3u) + 1u);
+    return gl_SubgroupInvocationID < 4u ? first : second;
+}
+#define PACKED_SCALE packed_scale
+#define PACKED_LESS(s, first, second) 0.0
+void packed_codes(ADDRESS b, uint c, out uint q[2]) {
+    uint n = c >> 1u, i = c & 1u;
+    uint l = lane_word(b + 64u * n + 32u * i), h = lane_word(b + 128u + 32u * n) >> (2u * i);
+    q[0] = (l & 0x0f0f0f0fu) | ((h & 0x03030303u) << 4u);
+    q[1] = ((l >> 4u) & 0x0f0f0f0fu) | (h & 0x30303030u);
+}
+#endif

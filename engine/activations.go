@@ -1,0 +1,50 @@
+package engine
+
+import (
+	"fmt"
+
+	"github.com/calderaml/caldera/scheduler"
+	"github.com/calderaml/caldera/shaders"
+)
+
+// Activations are what the inputs of products with weights are.
+const (
+	ActivationsAuto = "auto" // int8 on devices that are faster by it, f32 on others
+	ActivationsF32  = "f32"
+	ActivationsInt8 = "int8" // whole numbers with a unit for each 256, where the weights' block type allows it (shaders.Packs)
+)
+
+// packs reports whether inputs are packed into whole numbers on a device that offers kernels k, or on the reference backend, for
+// which k is nil. It is the same for steps of one row and of many, as a sequence's tokens must not depend on what else runs.
+func (c *Config) packs(k *shaders.Profile) (bool, error) {
+	switch {
+	case c.Activations == ActivationsF32 || k == nil && c.Activations == ActivationsAuto:
+		return false, nil
+	case k == nil:
+		return true, nil
+	case c.Activations == ActivationsAuto:
+		return k.Spread && k.CanPack(), nil
+	case !k.CanPack():
+		return false, fmt.Errorf("%w; use --activations %s", shaders.ErrNotPacked, ActivationsF32)
+	}
+	return true, nil
+}
+
+// activations decides what the inputs of products are where the model will run.
+func (p *planner) activations() (err error) {
+	var k *shaders.Profile
+	if p.vulkan {
+		profile := scheduler.Kernels(p.profile)
+		k = &profile
+	}
+	p.model.Packs, err = p.cfg.packs(k)
+	return err
+}
+
+// Activations are what the inputs of products are, never auto. Weights of block types that cannot do otherwise have f32.
+func (e *Engine) Activations() string {
+	if e.model.Packs {
+		return ActivationsInt8
+	}
+	return ActivationsF32
+}
