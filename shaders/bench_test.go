@@ -27,6 +27,11 @@ func BenchmarkMatMul(b *testing.B) {
 			fill := map[*shaders.Buffer][]byte{step: sdata, w.Buf: data, x.Buf: kerneltest.Floats(kerneltest.Normal(r, rows*in))}
 			op := &shaders.MatMul{Step: step.View(), W: w, X: x, Y: y, Rows: rows, Count: shaders.CountRows}
 			kerneltest.Bench(b, fmt.Sprintf("%v_%d", typ, rows), 4, op.Cost().Weights, fill, op)
+			if shaders.Packs(typ) {
+				packed := *op
+				packed.Packed = shaders.NewPacked("packed", rows, in)
+				kerneltest.Bench(b, fmt.Sprintf("%v_int8_%d", typ, rows), 4, op.Cost().Weights, fill, &packed)
+			}
 		}
 	}
 }

@@ -203,6 +203,9 @@ func (a *app) noteDevice(e *engine.Engine) {
 	if n := e.Tuned(); n > 0 {
 		a.note("tuned:  %d uses of kernels", n)
 	}
+	if e.Activations() == engine.ActivationsInt8 {
+		a.note("inputs: products with Q4_K, Q5_K and Q6_K take whole numbers; --activations f32 does not")
+	}
 	a.note("loaded in %.2f s", e.LoadTime().Seconds())
 }
 

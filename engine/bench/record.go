@@ -62,7 +62,8 @@ type Record struct {
 	SubgroupSize int        `json:"subgroup_size"`
 	Software     bool       `json:"software"`
 	Profile      string     `json:"profile"`
-	ShaderSet    string     `json:"shader_set"` // start of the hash of all kernels
+	Activations  string     `json:"activations"` // what products of weights take: f32 or int8
+	ShaderSet    string     `json:"shader_set"`  // start of the hash of all kernels
 	// Counts of one decoded token, whatever the test.
 	Ops            int `json:"ops"`
 	Dispatches     int `json:"dispatches"`
@@ -144,7 +145,7 @@ func NewRecord(e *engine.Engine, s Setup, r *Result) Record {
 
 		Schema: "caldera.bench/1", MedianTS: Median(ts), DeviceName: s.Hardware.Name, Driver: s.Hardware.Driver, APIVersion: s.Hardware.API,
 		VendorID: s.Hardware.VendorID, DeviceID: s.Hardware.DeviceID, SubgroupSize: s.Hardware.SubgroupSize, Software: e.Software(),
-		Profile: s.Profile, ShaderSet: shaderSet(),
+		Profile: s.Profile, Activations: e.Activations(), ShaderSet: shaderSet(),
 		Ops: r.Decode.Ops, Dispatches: r.Decode.Dispatches, Barriers: r.Decode.Barriers, Submits: r.Decode.Submits,
 		Sequences: r.seqs(), WeightBytes: r.Decode.Cost.Weights, StepFlops: r.Decode.Cost.Flops,
 		CommandBuffers: r.Decode.CommandBuffers, ScratchBytes: e.Memory().Scratch,

@@ -1,6 +1,8 @@
 package kerneltest
 
 import (
+	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -25,6 +27,12 @@ func Bench(b *testing.B, name string, copies int, bytes int64, fill map[*shaders
 	}
 	for _, r := range set.rigs {
 		if r.again || r.die.Kernels.LanesPerRow != r.die.Device.Profile().Lanes {
+			continue
+		}
+		if slices.ContainsFunc(ops, func(o shaders.Op) bool {
+			_, err := o.Lower(&r.die.Kernels)
+			return errors.Is(err, shaders.ErrNotPacked)
+		}) {
 			continue
 		}
 		b.Run(name+"/"+r.name, func(b *testing.B) {
