@@ -197,7 +197,13 @@ func (w *weightRow) dot(t, at int) float64 {
 	if w.packed == nil {
 		return dot(w.row, w.x[t][at:at+w.In])
 	}
-	centre := map[quant.Type]int32{quant.Q5_K: 16, quant.Q6_K: 32}[w.Type]
+	centre := int32(0)
+	switch w.Type {
+	case quant.Q5_K:
+		centre = 16
+	case quant.Q6_K:
+		centre = 32
+	}
 	sum := 0.0
 	for i := range w.codes {
 		sum += w.packed[t][at/packedBlock+i].times(&w.codes[i], w.Type == quant.Q6_K, centre)
