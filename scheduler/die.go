@@ -47,6 +47,13 @@ func Kernels(p vk.Profile) shaders.Profile {
 		k.Broadcast = k.CanShare
 	}
 	k.Spread = p.FreeReads && k.CanSpread
+	if k.Spread {
+		// In Mesa 26.1 a turn costs as much as a block of 32 weights: Q8_0 and one token take 512 weights a turn at 11.4 GB/s, 1024 at 13.2 and
+		// 2048 at 14.2. The compiler of 22.3, on which these kernels only are tested, takes half a minute for that.
+		k.Turn = 2048
+	}
+	k.CanTexels = CanTexels(p)
+	k.Texels = p.FastTexels && k.CanTexels
 	return k
 }
 
@@ -56,6 +63,12 @@ func Broadcast(p vk.Profile) uint32 {
 		return 0
 	}
 	return uint32(p.SubgroupSize)
+}
+
+// CanTexels reports whether a device can run kernels of the texel scheme (shaders.Profile.Texels), fast or not: whatever they
+// bind fits a texel buffer.
+func CanTexels(p vk.Profile) bool {
+	return vk.TexelBytes*p.MaxTexels >= p.MaxBinding
 }
 
 // CanSpread reports whether a device can run kernels of the spread scheme (shaders.Profile.Spread), fast or not.
@@ -140,7 +153,7 @@ func (d *Die) newPipeline(x shaders.Dispatch) (*vk.Pipeline, error) {
 		code = damage(code)
 	}
 	p, err := d.Device.NewPipeline(vk.PipelineConfig{
-		Name: x.Module, SPIRV: code, Buffers: m.Buffers, PushBytes: m.PushBytes(), Spec: x.Spec, Subgroup: d.required,
+		Name: x.Module, SPIRV: code, Buffers: m.Buffers, Texels: m.Texels, PushBytes: m.PushBytes(), Spec: x.Spec, Subgroup: d.required,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("kernel %s %v: %w", x.Module, x.Spec, err)

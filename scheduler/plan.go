@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/calderaml/caldera/shaders"
@@ -214,6 +215,10 @@ func (p *Plan) lower(d shaders.Dispatch) (recorded, error) {
 	if err != nil {
 		return recorded{}, err
 	}
+	m, err := shaders.Describe(d.Module)
+	if err != nil {
+		return recorded{}, err
+	}
 	align := p.die.Device.Profile().OffsetAlign
 	push := make([]byte, 0, vk.MaxPush)
 	binds := make([]vk.Binding, len(d.Bind))
@@ -236,7 +241,11 @@ func (p *Plan) lower(d shaders.Dispatch) (recorded, error) {
 		}
 		// A descriptor begins where the device allows; the kernel gets the rest of the way in words.
 		begin := off / align * align
-		size := roundUp(off-begin+max(o.Len, 4), 4)
+		whole := int64(4)
+		if slices.Contains(m.Texels, i) {
+			whole = vk.TexelBytes
+		}
+		size := roundUp(off-begin+max(o.Len, 4), whole)
 		size = min(size, buf.Size()-begin)
 		if size > p.die.Kernels.MaxBinding {
 			return recorded{}, fmt.Errorf("%s: operand %d (%s) needs a binding of %d bytes, the device has %d", d.Module, i, o.Buf.Name, size, p.die.Kernels.MaxBinding)
@@ -247,10 +256,6 @@ func (p *Plan) lower(d shaders.Dispatch) (recorded, error) {
 	}
 	for _, w := range d.Push {
 		push = binary.LittleEndian.AppendUint32(push, w)
-	}
-	m, err := shaders.Describe(d.Module)
-	if err != nil {
-		return recorded{}, err
 	}
 	for _, i := range m.Addresses {
 		buf, off := p.place(d.Bind[i].View)

@@ -13,7 +13,7 @@ import (
 // a second over all processors. Eight matrices take turns, so that weights come from memory as in a model.
 func BenchmarkMatMul(b *testing.B) {
 	const in, out = 2048, 4096
-	for _, typ := range []quant.Type{quant.F16, quant.Q8_0, quant.Q4_0, quant.Q4_K, quant.Q5_K, quant.Q6_K} {
+	for _, typ := range []quant.Type{quant.F16, quant.Q8_0, quant.Q4_0, quant.Q3_K, quant.Q4_K, quant.Q5_K, quant.Q6_K, quant.IQ4_XS, quant.IQ3_S} {
 		for _, rows := range []int{1, 4, 64} {
 			r := kerneltest.Rand(1)
 			w, data := randomMatrix(r, typ, in, out, 0)

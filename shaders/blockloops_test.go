@@ -45,9 +45,9 @@ func TestLoad32IsStraight(t *testing.T) {
 			}
 		}
 		// Codes (common/codes.glsl) have loops that are unrolled later, which a branch inside would prevent.
-		shared := weightModule("matmul", typ, shareScheme)
-		if n, want := count(t, shared, opSelectionMerge), count(t, weightModule("matmul", quant.F32, shareScheme), opSelectionMerge); n != want {
-			t.Errorf("%s has %d branches, F32 has %d", shared, n, want)
+		texel, row := weightModule("matmul", typ, texelScheme), weightModule("matmul", quant.F32, rowScheme)
+		if n, want := count(t, texel, opSelectionMerge), count(t, row, opSelectionMerge); n != want {
+			t.Errorf("%s has %d branches, %s has %d", texel, n, row, want)
 		}
 	}
 }

@@ -63,7 +63,8 @@ type Scheme string
 
 const (
 	rowScheme   Scheme = "row"   // an invocation takes whole rows
-	shareScheme Scheme = "share" // and the lanes of a subgroup load its inputs together
+	shareScheme Scheme = "share" // and the lanes of a subgroup load its inputs together; for types that are not spread
+	texelScheme Scheme = "texel" // an invocation takes whole rows, and reads weights and inputs from texel buffers
 	lanesScheme Scheme = "lanes" // a workgroup takes a row
 	fusedScheme Scheme = "fused" // and forms the norm of its input; kernels take more matrices at once, and bind more
 
@@ -84,8 +85,8 @@ type fusion struct{ matrices, buffers, params int }
 func weightModules(kernel string, matrices int, base Module, fused fusion) []Module {
 	var ms []Module
 	for _, t := range kernelTypes {
-		for _, s := range []Scheme{rowScheme, shareScheme, lanesScheme, fusedScheme, spreadScheme, packedScheme} {
-			if s == spreadScheme && !spreads(t) || s == packedScheme && !Packs(t) {
+		for _, s := range []Scheme{rowScheme, shareScheme, texelScheme, lanesScheme, fusedScheme, spreadScheme, packedScheme} {
+			if s == spreadScheme && !spreads(t) || s == shareScheme && spreads(t) || s == packedScheme && !Packs(t) {
 				continue
 			}
 			m := blockModule(base, t, matrices)
@@ -98,6 +99,14 @@ func weightModules(kernel string, matrices int, base Module, fused fusion) []Mod
 			switch s {
 			case shareScheme:
 				m.Defines, m.SPIRV15 = append(m.Defines, "SHARE_X"), true
+			case texelScheme:
+				m.Defines = append(m.Defines, "TEXELS")
+				for i := range matrices + 1 {
+					m.Texels = append(m.Texels, 1+i)
+				}
+				if t.Codebook() != nil {
+					m.Texels = append(m.Texels, m.Buffers-1)
+				}
 			case lanesScheme:
 				m.Defines = append(m.Defines, "LANES_PER_ROW")
 			case fusedScheme:

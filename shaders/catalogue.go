@@ -15,6 +15,7 @@ type Module struct {
 	Buffers int      // bindings 0..Buffers-1
 	Params  int      // words of push constants after the operand offsets
 	SPIRV15 bool     // needs SPIR-V 1.5, and with it Vulkan 1.2
+	Texels  []int    // the bindings that are texel buffers of words; the others are storage buffers
 	// Addresses are the bindings whose first bytes' addresses follow the parameters, two words each, the low one first.
 	// Such a kernel reads them through these, unchecked, and needs 64-bit integers, and 8-bit ones in memory too.
 	Addresses []int

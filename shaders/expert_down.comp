@@ -69,7 +69,7 @@ layout(constant_id = 2) const uint MODE = 0u;
 #define WEIGHT_FROM (p.off1 * 4u)
 #define X_FROM p.off2
 #endif
-layout(set = 0, binding = 2) readonly buffer HBuffer { float h[]; };
+FLOATS(2, h)
 layout(set = 0, binding = 3) readonly buffer IdBuffer { uint ids[]; }; // of MODE 2: tiles
 layout(set = 0, binding = 4) readonly buffer FactorBuffer { float factor[]; };
 layout(set = 0, binding = 5) buffer YBuffer { float y[]; };
@@ -79,6 +79,7 @@ layout(set = 0, binding = 7) readonly buffer GateBuffer { float gate[]; };
 
 #include "slots.glsl"
 #define X(i) h[i]
+#define X_TEXELS h // with TEXELS, X(i) is element i % 4 of texel i / 4
 #include "tile.glsl"
 // Words of a slot's inputs.
 #ifdef PACKED

@@ -243,14 +243,14 @@ func (o *ExpertDown) products(p *Profile, w Matrix, win rowWindow, mode uint32, 
 	if err := p.loops("expert_down "+w.Name, turns*(w.In/32+1)+o.Shared.In/32+1); err != nil {
 		return Dispatch{}, err
 	}
-	way := p.way(o.use())
+	way := p.way(o.use()).reading(o.H)
 	if o.hasShared() {
 		way.Scheme = fusedScheme
 	}
 	spec, gx := p.spec(way, w.Out, tokens)
 	spec = append(spec, mode)
-	if way.Scheme == packedScheme {
-		spec = append(spec, packedAtOnce(w.In, tokens))
+	if n := p.blocksAtOnce(way, w, tokens); n > 0 {
+		spec = append(spec, n)
 	}
 	groups, err := p.grid("expert_down", gx, ny, 1)
 	if err != nil {

@@ -78,7 +78,7 @@ layout(constant_id = 2) const uint MODE = 0u;
 #define X_FROM p.off3
 #define READ_WEIGHT(n) weight_which = n;
 #endif
-layout(set = 0, binding = 3) readonly buffer XBuffer { float x[]; };
+FLOATS(3, x)
 layout(set = 0, binding = 4) readonly buffer IdBuffer { uint ids[]; };
 layout(set = 0, binding = 5) buffer HBuffer { float h[]; };
 #ifdef FUSED
@@ -97,6 +97,7 @@ void store(uint i, float a, float b) {
 }
 
 #define X(i) x[i]
+#define X_TEXELS x // with TEXELS, X(i) is element i % 4 of texel i / 4
 #include "tile.glsl"
 
 #ifdef FUSED

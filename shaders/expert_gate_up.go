@@ -247,7 +247,7 @@ func (o *ExpertGateUp) pass(p *Profile, mode uint32, gate, up Matrix, shared *Ex
 	if mode == gateUpUp {
 		access = ReadWrite
 	}
-	way, x := p.way(o.use(gate)), o.X.Mat
+	way, x := p.way(o.use(gate)).reading(o.X.Mat), o.X.Mat
 	if gate.packs(o.Packed) {
 		x = o.Packed
 	}
@@ -275,8 +275,8 @@ func (o *ExpertGateUp) pass(p *Profile, mode uint32, gate, up Matrix, shared *Ex
 			var gx int
 			d.Spec, gx = p.spec(way, rows, tokens)
 			d.Spec = append(d.Spec, mode)
-			if way.Scheme == packedScheme {
-				d.Spec = append(d.Spec, packedAtOnce(gate.In, tokens))
+			if n := p.blocksAtOnce(way, gate, tokens); n > 0 {
+				d.Spec = append(d.Spec, n)
 			}
 			if way.Scheme == fusedScheme {
 				d.Bind = append(d.Bind, R(o.X.Weight), R(third), R(fourth))

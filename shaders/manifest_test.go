@@ -51,9 +51,9 @@ func TestManifest(t *testing.T) {
 }
 
 // Every module keeps to the floor of supported devices: buffers, push constants and capabilities. Those that a profile
-// chooses for what a device has beyond it (Profile.Broadcast, Profile.Spread) may need that.
+// chooses for what a device has beyond it (Profile.Broadcast, Profile.Spread, Profile.Texels) may need that.
 func TestFloor(t *testing.T) {
-	const opCapability, groupNonUniformBallot = 17, 64
+	const opCapability, groupNonUniformBallot, sampledBuffer = 17, 64, 46
 	addressed := map[uint32]bool{5347: true, 11: true, 39: true, 4448: true} // PhysicalStorageBufferAddresses, Int64, Int8, StorageBuffer8BitAccess
 	allowed := map[uint32]string{1: "Shader", 61: "GroupNonUniform", 63: "GroupNonUniformArithmetic"}
 	for _, m := range Modules() {
@@ -70,7 +70,7 @@ func TestFloor(t *testing.T) {
 			continue
 		}
 		beyond := func(c uint32) bool {
-			return m.SPIRV15 && c == groupNonUniformBallot || len(m.Addresses) > 0 && addressed[c]
+			return m.SPIRV15 && c == groupNonUniformBallot || len(m.Texels) > 0 && c == sampledBuffer || len(m.Addresses) > 0 && addressed[c]
 		}
 		for i := 20; i+8 <= len(code); {
 			w := binary.LittleEndian.Uint32(code[i:])

@@ -61,7 +61,7 @@ layout(constant_id = 1) const uint TOKENS = 1u;
 #define WEIGHT_FROM (p.off1 * 4u)
 #define X_FROM p.off2
 #endif
-layout(set = 0, binding = 2) readonly buffer XBuffer { float x[]; };
+FLOATS(2, x)
 layout(set = 0, binding = 3) buffer YBuffer { float y[]; };
 layout(set = 0, binding = 4) readonly buffer FactorBuffer { float factor[]; };
 #ifdef FUSED
@@ -82,6 +82,7 @@ void store(uint token, uint row, float v) {
 }
 
 #define X(i) x[i]
+#define X_TEXELS x // with TEXELS, X(i) is element i % 4 of texel i / 4
 #include "tile.glsl"
 
 void main() {

@@ -124,7 +124,7 @@ func (o *MatMul) Lower(p *Profile) ([]Dispatch, error) {
 	if o.Gate {
 		mode |= matmulGate
 	}
-	way := p.way(o.use())
+	way := p.way(o.use()).reading(o.X)
 	at := way.TokensAt(o.Rows)
 	var ds []Dispatch
 	x := o.X
@@ -140,8 +140,8 @@ func (o *MatMul) Lower(p *Profile) ([]Dispatch, error) {
 	}
 	for _, w := range windows {
 		spec, gx := p.spec(way, w.rows, at)
-		if way.Scheme == packedScheme {
-			spec = append(spec, 0, packedAtOnce(o.W.In, at))
+		if n := p.blocksAtOnce(way, o.W, at); n > 0 {
+			spec = append(spec, 0, n)
 		}
 		groups, err := p.grid("matmul", gx, ceilDiv(o.Rows, at), 1)
 		if err != nil {

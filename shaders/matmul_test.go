@@ -57,12 +57,16 @@ func testMatMul(t *testing.T, typ quant.Type, in, out, rows, tokens int, add, by
 	r := kerneltest.Rand(uint64(in*out + tokens))
 	w, wdata := randomMatrix(r, typ, in, out, 0)
 	step, sdata := kerneltest.Step(t, shaders.StepShape{Rows: rows, Seqs: 1, Outs: 1, Pages: 1}, []shaders.Run{{Tokens: kerneltest.Tokens(tokens), Pages: []int32{0}}}, nil)
-	// X and Y are columns of wider matrices, so that strides and offsets count.
-	x := shaders.NewMat("x", shaders.Scratch, rows, in+7)
+	// X and Y are columns of wider matrices, so that strides and offsets count. Inputs that lie between texels are read as words.
+	before, width := 4, in+8
+	if gate {
+		before, width = 3, in+7
+	}
+	x := shaders.NewMat("x", shaders.Scratch, rows, width)
 	y := shaders.NewMat("y", shaders.Scratch, rows, out+5)
 	f := shaders.NewMat("f", shaders.Scratch, rows, 2)
-	xv, yv, fv := kerneltest.Normal(r, rows*(in+7)), kerneltest.Normal(r, rows*(out+5)), kerneltest.Normal(r, rows*2)
-	op := &shaders.MatMul{Step: step.View(), W: w, X: x.Cols(3, in), Y: y.Cols(2, out), Rows: rows, Count: shaders.CountRows, Accumulate: add, Gate: gate}
+	xv, yv, fv := kerneltest.Normal(r, rows*width), kerneltest.Normal(r, rows*(out+5)), kerneltest.Normal(r, rows*2)
+	op := &shaders.MatMul{Step: step.View(), W: w, X: x.Cols(before, in), Y: y.Cols(2, out), Rows: rows, Count: shaders.CountRows, Accumulate: add, Gate: gate}
 	if byToken {
 		op.Factor = f.Cols(1, 1)
 	}
@@ -86,7 +90,7 @@ func testMatMul(t *testing.T, typ quant.Type, in, out, rows, tokens int, add, by
 			if c := o - 2; row < tokens && c >= 0 && c < out {
 				v := 0.0
 				for i := range in {
-					v += float64(weights[c*in+i]) * float64(xv[row*(in+7)+3+i])
+					v += float64(weights[c*in+i]) * float64(xv[row*width+before+i])
 				}
 				v *= float64(factor(op.W, 0, fill))
 				if f := float64(fv[row*2+1]); gate {

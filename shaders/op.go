@@ -179,9 +179,14 @@ type Profile struct {
 	// Spread says that a read through an address by all lanes costs next to nothing, and that subgroups have 8 lanes:
 	// weight kernels then spread the bytes of a word pair over the lanes.
 	Spread bool
-	// CanShare and CanSpread are what Broadcast and Spread could be, whether the device gains by them or not.
-	CanShare  uint32
-	CanSpread bool
+	// Texels says that weights and inputs are best read from texel buffers.
+	Texels bool
+	// Turn is how many weights, times tokens, a turn of the loop of a kernel takes that reads rows from their beginning to their end (common/tile.glsl):
+	// many make the loop's code long, which some drivers compile slowly, and its turns few.
+	Turn int
+	// CanShare, CanSpread and CanTexels are what Broadcast, Spread and Texels could be, whether the device gains by them or not.
+	CanShare             uint32
+	CanSpread, CanTexels bool
 	// Tuned are the ways of weight kernels that were found best on this very device; other uses go their plain way. All
 	// passed CheckWay.
 	Tuned map[Use]Way

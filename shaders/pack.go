@@ -75,19 +75,6 @@ func (p *Profile) pack(step View, x, packed Mat, rows int, count Count) (Dispatc
 	}, err
 }
 
-// packedAtOnce is how many blocks of rows of so many weights a turn of a kernel's loop takes (AT_ONCE of packed.glsl): many,
-// as long as the loop's code stays small. It changes no bit.
-func packedAtOnce(in, tokens int) uint32 {
-	n := 2
-	if tokens <= 2 {
-		n = 4
-	}
-	for in/packedBlock%n != 0 {
-		n /= 2
-	}
-	return uint32(n)
-}
-
 // packedInput is a block of 256 inputs in whole numbers.
 type packedInput struct {
 	code [packedBlock]int32

@@ -54,6 +54,34 @@ func (p *Profile) way(u Use) Way {
 	return p.PlainWay(u)
 }
 
+// reading is the way for inputs x: those that begin or lie between texels are not read as texels.
+func (w Way) reading(x Mat) Way {
+	if w.Scheme == texelScheme && (x.Off%texelBytes != 0 || 4*x.Stride%texelBytes != 0) {
+		w.Scheme = rowScheme
+	}
+	return w
+}
+
+// texelBytes are the bytes of a texel: four words (common/inputs.glsl).
+const texelBytes = 16
+
+// blocksAtOnce is how many blocks of a row of m a turn of the kernel's loop takes (AT_ONCE of common/tile.glsl): as many as the
+// device's turns are long. It changes no bit. Kernels that take rows side by side have none, and get 0.
+func (p *Profile) blocksAtOnce(w Way, m Matrix, tokens int) uint32 {
+	if w.Scheme != packedScheme && (w.Scheme != spreadScheme || !inOrder(m.Type)) {
+		return 0
+	}
+	n := max(p.Turn/(tokens*m.Type.BlockSize()), 1)
+	for m.In/m.Type.BlockSize()%n != 0 {
+		n /= 2
+	}
+	return uint32(n)
+}
+
+// inOrder reports whether the spread scheme takes the rows of a block type one after the other: those whose blocks are one
+// group of 32 codes (common/dequant/one_group.glsl).
+func inOrder(t quant.Type) bool { return slices.Contains(codeTypes, t) && t.BlockSize() == 32 }
+
 // packedTokens are the tokens at once of inputs in whole numbers, where one more costs half of what the first does.
 var packedTokens = []int{1, 2, 4, 8}
 
@@ -66,7 +94,9 @@ func (p *Profile) PlainWay(u Use) Way {
 		return Way{spreadScheme, spreadLanes, plainTokens}
 	case p.LanesPerRow:
 		return Way{lanesScheme, int(p.Subgroup), plainTokens}
-	case p.Broadcast > 0:
+	case p.Texels:
+		return Way{texelScheme, rowGroup, plainTokens}
+	case p.Broadcast > 0 && !spreads(u.Type):
 		return Way{shareScheme, int(p.Broadcast), plainTokens}
 	}
 	return Way{rowScheme, rowGroup, plainTokens}
@@ -99,8 +129,11 @@ func (p *Profile) Ways(u Use) []Way {
 	}
 	add(rowScheme, rowGroup)
 	add(rowScheme, 64)
-	if p.CanShare > 0 {
+	if p.CanShare > 0 && !spreads(u.Type) {
 		add(shareScheme, int(p.CanShare))
+	}
+	if p.CanTexels {
+		add(texelScheme, rowGroup)
 	}
 	if p.CanSpread && spreads(u.Type) {
 		add(spreadScheme, spreadLanes)

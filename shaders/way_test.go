@@ -62,12 +62,13 @@ func TestWays(t *testing.T) {
 func TestWaysOfProfiles(t *testing.T) {
 	for name, c := range map[string]struct {
 		p    shaders.Profile
-		want string
+		want string // of Q8_0
 	}{
 		"row":    {shaders.Profile{Subgroup: 8}, "row/8 row/64"},
-		"share":  {shaders.Profile{Subgroup: 8, OneSubgroup: true, Broadcast: 8, CanShare: 8}, "share/8 row/8 row/64"},
-		"spread": {shaders.Profile{Subgroup: 8, OneSubgroup: true, Broadcast: 8, CanShare: 8, Spread: true, CanSpread: true}, "spread/8 row/8 row/64 share/8"},
-		"could":  {shaders.Profile{Subgroup: 8, CanShare: 8, CanSpread: true}, "row/8 row/64 share/8 spread/8"},
+		"share":  {shaders.Profile{Subgroup: 8, OneSubgroup: true, Broadcast: 8, CanShare: 8}, "row/8 row/64"},
+		"texel":  {shaders.Profile{Subgroup: 8, OneSubgroup: true, Broadcast: 8, CanShare: 8, Texels: true, CanTexels: true}, "texel/8 row/8 row/64"},
+		"spread": {shaders.Profile{Subgroup: 8, OneSubgroup: true, Broadcast: 8, CanShare: 8, Spread: true, CanSpread: true}, "spread/8 row/8 row/64"},
+		"could":  {shaders.Profile{Subgroup: 8, CanShare: 8, CanSpread: true}, "row/8 row/64 spread/8"},
 		"lanes":  {shaders.Profile{LanesPerRow: true, Subgroup: 64}, "lanes/64 lanes/128 lanes/256 row/8 row/64"},
 		"fused":  {shaders.Profile{LanesPerRow: true, Fuse: true, Subgroup: 32}, "lanes/32"},
 	} {
@@ -96,7 +97,7 @@ func TestWaysOfProfiles(t *testing.T) {
 
 func TestCheckWay(t *testing.T) {
 	p := shaders.Profile{Subgroup: 8, CanShare: 8}
-	use := shaders.Use{Kernel: "matmul", Type: quant.Q8_0, In: 256}
+	use := shaders.Use{Kernel: "matmul", Type: quant.F16, In: 256}
 	way := shaders.Way{Scheme: "share", Group: 8, Tokens: []int{1, 2, 8}}
 	if err := p.CheckWay(use, way); err != nil {
 		t.Error(err)

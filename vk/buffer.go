@@ -8,7 +8,13 @@ import (
 )
 
 // bufferUsage is what every buffer may be used for.
-const bufferUsage = vulkan.BufferUsageStorageBufferBit | vulkan.BufferUsageTransferSrcBit | vulkan.BufferUsageTransferDstBit | vulkan.BufferUsageIndirectBufferBit
+func (d *Device) bufferUsage() vulkan.BufferUsageFlagBits {
+	u := vulkan.BufferUsageStorageBufferBit | vulkan.BufferUsageTransferSrcBit | vulkan.BufferUsageTransferDstBit | vulkan.BufferUsageIndirectBufferBit
+	if d.profile.MaxTexels > 0 {
+		u |= vulkan.BufferUsageUniformTexelBufferBit
+	}
+	return u
+}
 
 // A Buffer is a range of device memory. Its contents are undefined at first.
 type Buffer struct {
@@ -24,7 +30,7 @@ type Buffer struct {
 	coherent bool
 }
 
-// NewBuffer makes a buffer of size bytes, rounded up to a multiple of 4. The
+// NewBuffer makes a buffer of size bytes, rounded up to a multiple of 4, or of a texel. The
 // error wraps ErrOutOfDeviceMemory when memory is short and ErrUnsupported when
 // the device cannot have a buffer of that size.
 func (d *Device) NewBuffer(size int64, use MemoryUse) (*Buffer, error) {
@@ -35,13 +41,16 @@ func (d *Device) NewBuffer(size int64, use MemoryUse) (*Buffer, error) {
 		return nil, err
 	}
 	size = roundUp(size, 4)
+	if d.profile.MaxTexels > 0 {
+		size = roundUp(size, TexelBytes)
+	}
 	if size > d.info.Limits.MaxBufferSize {
 		return nil, unsupported("a buffer of %d bytes: the device has buffers of at most %d", size, d.info.Limits.MaxBufferSize)
 	}
 	b := &Buffer{d: d, size: size, use: use}
 	detail := fmt.Sprintf("%d bytes, %s", size, use)
 	if err := d.do("vkCreateBuffer", detail, func() (r Result) {
-		b.handle, r = d.raw.createBuffer(size, bufferUsage, false)
+		b.handle, r = d.raw.createBuffer(size, d.bufferUsage(), false)
 		return r
 	}); err != nil {
 		return nil, err
@@ -99,7 +108,7 @@ func (d *Device) ImportHost(mem []byte) (*Buffer, error) {
 	}
 	b := &Buffer{d: d, size: size, use: Imported, reserved: size, block: &block{size: size, used: size, dedicated: true}}
 	if err := d.do("vkCreateBuffer", detail, func() (r Result) {
-		b.handle, r = d.raw.createBuffer(size, bufferUsage, true)
+		b.handle, r = d.raw.createBuffer(size, d.bufferUsage(), true)
 		return r
 	}); err != nil {
 		return nil, err

@@ -38,7 +38,7 @@ func TestFaults(t *testing.T) {
 		shapes := 0 // layouts are made once per shape
 		shape := func() error {
 			shapes += 4
-			_, err := d.layoutFor(layoutKey{7, shapes})
+			_, err := d.layoutFor(layoutKey{buffers: 7, push: shapes})
 			return err
 		}
 		size := int64(40 << 20) // its own allocation

@@ -104,6 +104,7 @@ type Limits struct {
 	MaxGroups               [3]uint32
 	MaxSharedMemory         int
 	MaxTexelElements        int64
+	TexelOffsetAlign        int64   // offset of a texel buffer
 	TimestampPeriod         float64 // nanoseconds per tick
 	TimestampBits           int     // valid bits on the queue that is used, 0 = no timestamps
 	NonCoherentAtom         int64   // granularity of flush and invalidate

@@ -13,6 +13,9 @@ import (
 //go:embed testdata/affine.spv
 var affineSPIRV []byte
 
+//go:embed testdata/texels.spv
+var texelsSPIRV []byte
+
 // instance is shared by the tests: nil without a loader or device.
 var (
 	instance *Instance

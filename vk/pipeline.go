@@ -9,11 +9,12 @@ import (
 const maxBuffers = 32
 
 // A PipelineConfig describes a compute kernel. Its entry point is "main", its
-// operands are storage buffers at bindings 0..Buffers-1 of set 0.
+// operands are buffers at bindings 0..Buffers-1 of set 0.
 type PipelineConfig struct {
 	Name      string   // for errors
 	SPIRV     []byte   // read only during NewPipeline
-	Buffers   int      // number of storage buffers
+	Buffers   int      // number of buffers
+	Texels    []int    // the bindings that are uniform texel buffers of four 32-bit words; the others are storage buffers
 	PushBytes int      // size of the push constants: a multiple of 4, at most Profile.PushBytes
 	Spec      []uint32 // specialization constants with ids 0..len-1
 	Subgroup  int      // required subgroup size, 0 = any; needs Features.SubgroupSize
@@ -33,7 +34,10 @@ type layout struct {
 	key         layoutKey
 }
 
-type layoutKey struct{ buffers, push int }
+type layoutKey struct {
+	buffers, push int
+	texels        uint32 // a bit for each binding that is a texel buffer
+}
 
 // layoutFor returns the layout of a shape, making it on the first call.
 func (d *Device) layoutFor(key layoutKey) (*layout, error) {
@@ -48,7 +52,7 @@ func (d *Device) layoutFor(key layoutKey) (*layout, error) {
 	l := &layout{key: key}
 	detail := fmt.Sprintf("%d buffers, %d bytes of push constants", key.buffers, key.push)
 	if err := d.do("vkCreateDescriptorSetLayout", detail, func() (r Result) {
-		l.set, r = d.raw.createSetLayout(key.buffers)
+		l.set, r = d.raw.createSetLayout(key.buffers, key.texels)
 		return r
 	}); err != nil {
 		return nil, err
@@ -84,7 +88,17 @@ func (d *Device) NewPipeline(cfg PipelineConfig) (*Pipeline, error) {
 	case cfg.Subgroup != 0 && (cfg.Subgroup < d.info.Subgroup.Min || cfg.Subgroup > d.info.Subgroup.Max || cfg.Subgroup&(cfg.Subgroup-1) != 0):
 		return nil, unsupported("kernel %q: a subgroup size of %d, the device has %d to %d", cfg.Name, cfg.Subgroup, d.info.Subgroup.Min, d.info.Subgroup.Max)
 	}
-	l, err := d.layoutFor(layoutKey{cfg.Buffers, cfg.PushBytes})
+	key := layoutKey{buffers: cfg.Buffers, push: cfg.PushBytes}
+	for _, i := range cfg.Texels {
+		if i < 0 || i >= cfg.Buffers {
+			return nil, invalid("kernel %q: texel buffer %d of %d buffers", cfg.Name, i, cfg.Buffers)
+		}
+		if d.profile.MaxTexels == 0 {
+			return nil, unsupported("kernel %q: texel buffers", cfg.Name)
+		}
+		key.texels |= 1 << i
+	}
+	l, err := d.layoutFor(key)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +127,7 @@ func (d *Device) NewPipeline(cfg PipelineConfig) (*Pipeline, error) {
 // Name returns the kernel's name.
 func (p *Pipeline) Name() string { return p.name }
 
-// Buffers returns the number of storage buffers the kernel takes.
+// Buffers returns the number of buffers the kernel takes.
 func (p *Pipeline) Buffers() int { return p.layout.key.buffers }
 
 // PushBytes returns the size of the kernel's push constants.

@@ -20,6 +20,7 @@ type Profile struct {
 	Broadcast      bool      // subgroups take a value from a lane that is no constant: SPIR-V 1.5
 	SlowLoads      bool      // a load costs much more than arithmetic, even of one value by all lanes: share what is loaded
 	FreeReads      bool      // a read through an address by all lanes is one instruction of the host (BufferAddress)
+	FastTexels     bool      // reading a texel buffer costs a fraction of what reading a storage buffer does
 	MaxBinding     int64     // one storage buffer binding
 	MaxGroups      [3]uint32 // of one dispatch
 	MaxInvocations int       // of one workgroup
@@ -28,6 +29,7 @@ type Profile struct {
 	SharedMemory   int
 	PushBytes      int
 	OffsetAlign    int64 // of a binding's offset
+	MaxTexels      int64 // texels of one texel buffer, 0 where none are used
 	Timestamps     bool
 	// LoopLimit is how many times an invocation may go around its loops, all together, before the driver
 	// ends them without an error; 0 is no limit. llvmpipe has one of 65535 (Mesa's
@@ -107,6 +109,9 @@ func ProfileFor(info DeviceInfo, name string) (Profile, error) {
 		// Mesa 26.1 reads what all lanes read through an address with one scalar load and computes with it in
 		// scalar registers. 22.3 goes around a loop for each lane.
 		p.FreeReads = info.API >= MakeVersion(1, 4, 0)
+		p.FastTexels = !p.FreeReads // a gather, the same
+		p.MaxTexels = l.MaxTexelElements
+		p.OffsetAlign = max(p.OffsetAlign, l.TexelOffsetAlign)
 	}
 	restrict(&p)
 	p.FreeReads = p.FreeReads && p.Broadcast && p.Features.BufferAddress && p.Features.Int64 && p.Features.Int8 && p.Features.Storage8
@@ -114,6 +119,7 @@ func ProfileFor(info DeviceInfo, name string) (Profile, error) {
 }
 
 func restrictFloor(p *Profile) {
+	p.FastTexels, p.MaxTexels = false, 0
 	p.Features = Features{}
 	p.Unified = false
 	p.SubgroupFixed = false
@@ -133,6 +139,7 @@ func restrictFloor(p *Profile) {
 }
 
 func restrictKepler(p *Profile) {
+	p.FastTexels, p.MaxTexels = false, 0
 	f := p.Features
 	p.Lanes = true
 	// Budget and robustness change no kernel and stay as the device has them.
@@ -145,6 +152,7 @@ func restrictKepler(p *Profile) {
 }
 
 func restrictApple(p *Profile) {
+	p.FastTexels, p.MaxTexels = false, 0
 	f := &p.Features
 	p.Lanes = true
 	f.IntDotAccelerated = false
@@ -161,6 +169,7 @@ func restrictApple(p *Profile) {
 }
 
 func restrictAdreno(p *Profile) {
+	p.FastTexels, p.MaxTexels = false, 0
 	f := &p.Features
 	p.Lanes = true
 	f.Storage8 = false

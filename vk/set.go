@@ -5,6 +5,9 @@ import (
 	"sync"
 )
 
+// TexelBytes is the size of a texel: four words.
+const TexelBytes = 16
+
 // A Binding is a range of a buffer given to a kernel.
 type Binding struct {
 	Buffer *Buffer
@@ -24,6 +27,7 @@ type SetPool struct {
 	d      *Device
 	mu     sync.Mutex
 	pools  []handle // VkDescriptorPool
+	views  []handle // VkBufferView
 	closed bool
 	// Room in the last pool.
 	sets, buffers int
@@ -49,9 +53,8 @@ func (d *Device) NewSet(p *Pipeline, bindings []Binding) (*Set, error) {
 	return d.sets.NewSet(p, bindings)
 }
 
-// NewSet makes the set that gives bindings to p, one per storage buffer. The
-// set fits every pipeline with the same number of buffers and of push constant
-// bytes.
+// NewSet makes the set that gives bindings to p, one per buffer. The set fits
+// every pipeline with the same buffers and as many push constant bytes.
 func (s *SetPool) NewSet(p *Pipeline, bindings []Binding) (*Set, error) {
 	d := s.d
 	if err := d.usable("vkAllocateDescriptorSets"); err != nil {
@@ -66,6 +69,9 @@ func (s *SetPool) NewSet(p *Pipeline, bindings []Binding) (*Set, error) {
 	var raw [maxBuffers]rawBinding
 	for i, b := range bindings {
 		r, err := d.binding(b)
+		if err == nil && p.layout.key.texels>>i&1 != 0 && (r.size > TexelBytes*d.profile.MaxTexels || r.size%TexelBytes != 0) {
+			err = invalid("a texel buffer of %d bytes: it takes whole texels of %d bytes, and the profile allows %d", r.size, TexelBytes, d.profile.MaxTexels)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("kernel %q, binding %d: %w", p.name, i, err)
 		}
@@ -99,6 +105,18 @@ func (s *SetPool) NewSet(p *Pipeline, bindings []Binding) (*Set, error) {
 	}
 	s.sets--
 	s.buffers -= len(bindings)
+	for i := range bindings {
+		if p.layout.key.texels>>i&1 == 0 {
+			continue
+		}
+		if err := d.do("vkCreateBufferView", fmt.Sprintf("kernel %q, binding %d", p.name, i), func() (r Result) {
+			raw[i].view, r = d.raw.createView(&raw[i])
+			return r
+		}); err != nil {
+			return nil, err
+		}
+		s.views = append(s.views, raw[i].view)
+	}
 	d.raw.updateSet(set.handle, raw[:len(bindings)])
 	return set, nil
 }
@@ -121,15 +139,19 @@ func (d *Device) binding(b Binding) (rawBinding, error) {
 	case size > d.profile.MaxBinding:
 		return rawBinding{}, invalid("a range of %d bytes, the profile allows %d", size, d.profile.MaxBinding)
 	}
-	return rawBinding{buf.handle, b.Offset, size}, nil
+	return rawBinding{buffer: buf.handle, offset: b.Offset, size: size}, nil
 }
 
 // grow adds a descriptor pool with room for a set of n buffers.
 func (s *SetPool) grow(n int) error {
 	sets, buffers := s.next, max(s.next*buffersPerPool, n, 1)
+	texels := 0
+	if s.d.profile.MaxTexels > 0 {
+		texels = buffers
+	}
 	var h handle
 	if err := s.d.do("vkCreateDescriptorPool", fmt.Sprintf("%d sets", sets), func() (r Result) {
-		h, r = s.d.raw.createSetPool(sets, buffers)
+		h, r = s.d.raw.createSetPool(sets, buffers, texels)
 		return r
 	}); err != nil {
 		return err
@@ -154,5 +176,8 @@ func (s *SetPool) release() {
 	for _, h := range s.pools {
 		s.d.raw.destroySetPool(h)
 	}
-	s.pools, s.closed = nil, true
+	for _, h := range s.views {
+		s.d.raw.destroyView(h)
+	}
+	s.pools, s.views, s.closed = nil, nil, true
 }

@@ -182,6 +182,7 @@ func (r rawInstance) describe(pd vulkan.PhysicalDevice) DeviceInfo {
 		MaxGroupInvocations:     int(c.max_invocations),
 		MaxSharedMemory:         int(c.max_shared),
 		MaxTexelElements:        clampSize(c.max_texels),
+		TexelOffsetAlign:        clampSize(c.texel_align),
 		TimestampPeriod:         float64(c.period),
 		NonCoherentAtom:         clampSize(c.atom),
 		MinMapAlign:             clampSize(c.map_align),
@@ -306,9 +307,9 @@ func (d rawDevice) destroyBuffer(b handle) { C.sup_destroy_buffer(d.c, C.uint64_
 
 // Pipelines.
 
-func (d rawDevice) createSetLayout(buffers int) (l handle, r Result) {
+func (d rawDevice) createSetLayout(buffers int, texels uint32) (l handle, r Result) {
 	var h C.uint64_t
-	r = Result(C.sup_create_set_layout(d.c, C.uint32_t(buffers), &h))
+	r = Result(C.sup_create_set_layout(d.c, C.uint32_t(buffers), C.uint32_t(texels), &h))
 	return handle(h), r
 }
 
@@ -362,11 +363,20 @@ func (d rawDevice) destroyPipeline(h handle)  { C.sup_destroy_pipeline(d.c, C.ui
 type rawBinding struct {
 	buffer       handle
 	offset, size int64
+	view         handle // 0 of storage buffers
 }
 
-func (d rawDevice) createSetPool(sets, buffers int) (p handle, r Result) {
+func (d rawDevice) createView(b *rawBinding) (v handle, r Result) {
 	var h C.uint64_t
-	r = Result(C.sup_create_set_pool(d.c, C.uint32_t(sets), C.uint32_t(buffers), &h))
+	r = Result(C.sup_create_view(d.c, (*C.sup_binding)(unsafe.Pointer(b)), &h))
+	return handle(h), r
+}
+
+func (d rawDevice) destroyView(h handle) { C.sup_destroy_view(d.c, C.uint64_t(h)) }
+
+func (d rawDevice) createSetPool(sets, buffers, texels int) (p handle, r Result) {
+	var h C.uint64_t
+	r = Result(C.sup_create_set_pool(d.c, C.uint32_t(sets), C.uint32_t(buffers), C.uint32_t(texels), &h))
 	return handle(h), r
 }
 

@@ -76,7 +76,7 @@ typedef struct {
 	uint32_t heap_flags[SUP_MAX_HEAPS];
 	uint32_t type_heap[SUP_MAX_TYPES], type_flags[SUP_MAX_TYPES];
 	uint32_t queue_flags[SUP_MAX_QUEUES], queue_count[SUP_MAX_QUEUES], queue_bits[SUP_MAX_QUEUES];
-	uint64_t max_range, max_buffer, max_allocation, offset_align, atom, map_align, host_align, max_texels;
+	uint64_t max_range, max_buffer, max_allocation, offset_align, atom, map_align, host_align, max_texels, texel_align;
 	uint32_t max_allocations, max_push, max_buffers, max_sets, max_invocations, max_size[3], max_groups[3], max_shared;
 	float period;
 	uint32_t subgroup, subgroup_min, subgroup_max, subgroup_ops, subgroup_compute, subgroup_required;
@@ -106,6 +106,7 @@ typedef struct {
 
 typedef struct {
 	uint64_t buffer, offset, size;
+	uint64_t view; // 0 of storage buffers
 } sup_binding;
 
 void *sup_load(const char *name, char *why, size_t len);
@@ -140,7 +141,7 @@ void sup_requirements(sup_device *d, uint64_t buf, uint64_t *size, uint64_t *ali
 VkResult sup_bind(sup_device *d, uint64_t buf, uint64_t mem, uint64_t off);
 void sup_destroy_buffer(sup_device *d, uint64_t buf);
 
-VkResult sup_create_set_layout(sup_device *d, uint32_t buffers, uint64_t *out);
+VkResult sup_create_set_layout(sup_device *d, uint32_t buffers, uint32_t texels, uint64_t *out);
 void sup_destroy_set_layout(sup_device *d, uint64_t layout);
 VkResult sup_create_layout(sup_device *d, uint64_t set_layout, uint32_t push_bytes, uint64_t *out);
 void sup_destroy_layout(sup_device *d, uint64_t layout);
@@ -152,9 +153,11 @@ void sup_destroy_module(sup_device *d, uint64_t module);
 VkResult sup_create_pipeline(sup_device *d, uint64_t cache, uint64_t module, uint64_t layout, const uint32_t *spec, uint32_t specs, uint32_t subgroup, uint64_t *out);
 void sup_destroy_pipeline(sup_device *d, uint64_t pipeline);
 
-VkResult sup_create_set_pool(sup_device *d, uint32_t sets, uint32_t buffers, uint64_t *out);
+VkResult sup_create_set_pool(sup_device *d, uint32_t sets, uint32_t buffers, uint32_t texels, uint64_t *out);
 void sup_destroy_set_pool(sup_device *d, uint64_t pool);
 VkResult sup_allocate_set(sup_device *d, uint64_t pool, uint64_t layout, uint64_t *out);
+VkResult sup_create_view(sup_device *d, const sup_binding *b, uint64_t *out);
+void sup_destroy_view(sup_device *d, uint64_t view);
 void sup_update_set(sup_device *d, uint64_t set, const sup_binding *b, uint32_t n);
 
 VkResult sup_create_command_pool(sup_device *d, uint32_t family, uint64_t *out);

@@ -189,10 +189,13 @@ void sup_destroy_buffer(sup_device *d, uint64_t buf) { d->DestroyBuffer(d->handl
 
 // Pipelines.
 
-VkResult sup_create_set_layout(sup_device *d, uint32_t buffers, uint64_t *out) {
+VkResult sup_create_set_layout(sup_device *d, uint32_t buffers, uint32_t texels, uint64_t *out) {
 	VkDescriptorSetLayoutBinding b[SUP_MAX_TYPES];
 	if (buffers > SUP_MAX_TYPES) return VK_ERROR_TOO_MANY_OBJECTS;
-	for (uint32_t i = 0; i < buffers; i++) b[i] = (VkDescriptorSetLayoutBinding){i, VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, 1, VK_SHADER_STAGE_COMPUTE_BIT, NULL};
+	for (uint32_t i = 0; i < buffers; i++) {
+		VkDescriptorType t = texels >> i & 1 ? VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER : VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
+		b[i] = (VkDescriptorSetLayoutBinding){i, t, 1, VK_SHADER_STAGE_COMPUTE_BIT, NULL};
+	}
 	VkDescriptorSetLayoutCreateInfo ci = {VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO, NULL, 0, buffers, b};
 	VkDescriptorSetLayout l = VK_NULL_HANDLE;
 	VkResult r = d->CreateDescriptorSetLayout(d->handle, &ci, NULL, &l);
@@ -271,9 +274,9 @@ void sup_destroy_pipeline(sup_device *d, uint64_t p) { d->DestroyPipeline(d->han
 
 // Descriptor sets.
 
-VkResult sup_create_set_pool(sup_device *d, uint32_t sets, uint32_t buffers, uint64_t *out) {
-	VkDescriptorPoolSize ps = {VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, buffers};
-	VkDescriptorPoolCreateInfo ci = {VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO, NULL, 0, sets, 1, &ps};
+VkResult sup_create_set_pool(sup_device *d, uint32_t sets, uint32_t buffers, uint32_t texels, uint64_t *out) {
+	VkDescriptorPoolSize ps[2] = {{VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, buffers}, {VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER, texels}};
+	VkDescriptorPoolCreateInfo ci = {VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO, NULL, 0, sets, texels ? 2 : 1, ps};
 	VkDescriptorPool p = VK_NULL_HANDLE;
 	VkResult r = d->CreateDescriptorPool(d->handle, &ci, NULL, &p);
 	*out = NUMBER(p);
@@ -291,17 +294,41 @@ VkResult sup_allocate_set(sup_device *d, uint64_t pool, uint64_t layout, uint64_
 	return r;
 }
 
+VkResult sup_create_view(sup_device *d, const sup_binding *b, uint64_t *out) {
+	VkBufferViewCreateInfo ci = {VK_STRUCTURE_TYPE_BUFFER_VIEW_CREATE_INFO};
+	ci.buffer = HANDLE(VkBuffer, b->buffer);
+	ci.format = VK_FORMAT_R32G32B32A32_UINT;
+	ci.offset = b->offset;
+	ci.range = b->size;
+	VkBufferView v = VK_NULL_HANDLE;
+	VkResult r = d->CreateBufferView(d->handle, &ci, NULL, &v);
+	*out = NUMBER(v);
+	return r;
+}
+
+void sup_destroy_view(sup_device *d, uint64_t v) { d->DestroyBufferView(d->handle, HANDLE(VkBufferView, v), NULL); }
+
 void sup_update_set(sup_device *d, uint64_t set, const sup_binding *b, uint32_t n) {
 	VkDescriptorBufferInfo bi[SUP_MAX_TYPES];
+	VkBufferView views[SUP_MAX_TYPES];
+	VkWriteDescriptorSet w[SUP_MAX_TYPES];
 	if (n == 0 || n > SUP_MAX_TYPES) return;
-	for (uint32_t i = 0; i < n; i++) bi[i] = (VkDescriptorBufferInfo){HANDLE(VkBuffer, b[i].buffer), b[i].offset, b[i].size};
-	// One write runs on over consecutive bindings of one descriptor each.
-	VkWriteDescriptorSet w = {VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET};
-	w.dstSet = HANDLE(VkDescriptorSet, set);
-	w.descriptorCount = n;
-	w.descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
-	w.pBufferInfo = bi;
-	d->UpdateDescriptorSets(d->handle, 1, &w, 0, NULL);
+	for (uint32_t i = 0; i < n; i++) {
+		w[i] = (VkWriteDescriptorSet){VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET};
+		w[i].dstSet = HANDLE(VkDescriptorSet, set);
+		w[i].dstBinding = i;
+		w[i].descriptorCount = 1;
+		if (b[i].view) {
+			views[i] = HANDLE(VkBufferView, b[i].view);
+			w[i].descriptorType = VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER;
+			w[i].pTexelBufferView = &views[i];
+		} else {
+			bi[i] = (VkDescriptorBufferInfo){HANDLE(VkBuffer, b[i].buffer), b[i].offset, b[i].size};
+			w[i].descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
+			w[i].pBufferInfo = &bi[i];
+		}
+	}
+	d->UpdateDescriptorSets(d->handle, n, w, 0, NULL);
 }
 
 // Recording.

@@ -333,6 +333,7 @@ void sup_describe(sup_instance *in, VkPhysicalDevice pd, sup_info *o) {
 	o->map_align = l->minMemoryMapAlignment;
 	o->host_align = eh.minImportedHostPointerAlignment;
 	o->max_texels = l->maxTexelBufferElements;
+	o->texel_align = l->minTexelBufferOffsetAlignment;
 	o->max_allocations = l->maxMemoryAllocationCount;
 	o->max_push = l->maxPushConstantsSize;
 	o->max_buffers = l->maxPerStageDescriptorStorageBuffers;

@@ -25,6 +25,7 @@ _Static_assert(sizeof(void *) == 8, "non-dispatchable handles must be pointers: 
 #define SUP_DEVICE_FUNCTIONS(X)                                                                                   \
 	X(DestroyDevice) X(GetDeviceQueue) X(AllocateMemory) X(FreeMemory) X(MapMemory)                               \
 	X(FlushMappedMemoryRanges) X(InvalidateMappedMemoryRanges) X(CreateBuffer) X(DestroyBuffer)                   \
+	X(CreateBufferView) X(DestroyBufferView)                                                                      \
 	X(GetBufferMemoryRequirements) X(BindBufferMemory) X(CreateDescriptorSetLayout) X(DestroyDescriptorSetLayout) \
 	X(CreatePipelineLayout) X(DestroyPipelineLayout) X(CreatePipelineCache) X(DestroyPipelineCache)               \
 	X(GetPipelineCacheData) X(CreateShaderModule) X(DestroyShaderModule) X(CreateComputePipelines)                \

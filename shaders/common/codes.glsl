@@ -33,70 +33,73 @@
 #else
 #define CODE_FLIP(q) (q)
 #endif
-#define CODE_START
 #define CODE_SCALE_X
 #else
 #define CODE_UNIT 1.0
 #define CODE_FLIP(q) (q)
 #define CODE_VALUE(q, b) float(int((q) & (0xffu << (8u * (b)))))
-// A lane's inputs all meet the same byte of a word, as words hold four codes and X_LANES is a multiple of four.
-#define CODE_START \
-    float x_unit = uintBitsToFloat((127u - 8u * (gl_SubgroupInvocationID & 3u)) << 23u); // 2^(-8 byte)
-#define CODE_SCALE_X [[unroll]] for (uint n = 0u; n < TOKENS * X_EACH; n++) own_x[n] *= x_unit;
+#define CODE_SCALE_X x4[t] *= vec4(1.0, 1.0 / 256.0, 1.0 / 65536.0, 1.0 / 16777216.0);
 #endif
 
+// A minimum is subtracted once for a group's sum of inputs.
 #ifdef CODE_MIN
+#define CODE_START_SUM \
+    float x_sum[TOKENS]; \
+    [[unroll]] for (uint t = 0u; t < TOKENS; t++) x_sum[t] = 0.0;
+#define CODE_ADD_X x_sum[t] += (x4[t].x + x4[t].y) + (x4[t].z + x4[t].w);
 #define CODE_TAKE_MIN(i, acc) \
     [[unroll]] for (uint t = 0u; t < TOKENS; t++) { \
-        float x_sum = 0.0; \
-        [[unroll]] for (uint n = 0u; n < X_EACH; n++) x_sum += own_x[t * X_EACH + n]; \
-        x_sum = subgroupAdd(x_sum); \
-        [[unroll]] for (uint r = 0u; r < ROWS; r++) acc[t * ROWS + r] -= scales[r][CODE_GROUPS + i] * x_sum; \
+        [[unroll]] for (uint r = 0u; r < ROWS; r++) acc[t * ROWS + r] -= scales[r][CODE_GROUPS + i] * x_sum[t]; \
     }
 #else
+#define CODE_START_SUM
+#define CODE_ADD_X
 #define CODE_TAKE_MIN(i, acc)
 #endif
 
 // See tile.glsl.
-#define TILE_PRODUCT(base, xs, groups, acc) { \
-        CODE_START \
-        for (uint block = 0u; block < groups / (CODE_CHUNKS * CODE_GROUPS); block++) { \
-            uint head[ROWS][CODE_HEAD]; \
-            [[unroll]] for (uint r = 0u; r < ROWS; r++) load_head(base[r], block, head[r]); \
-            for (uint c = 0u; c < CODE_CHUNKS; c++) { \
-                uint words[ROWS][CODE_WORDS]; \
-                float scales[ROWS][CODE_SCALES]; \
-                [[unroll]] for (uint r = 0u; r < ROWS; r++) { \
-                    load_codes(base[r], block, head[r], c, words[r]); \
-                    chunk_scales(head[r], c, scales[r]); \
-                } \
-                [[unroll]] for (uint i = 0u; i < CODE_GROUPS; i++) { \
-                    uint at = (block * (CODE_CHUNKS * CODE_GROUPS) + chunk_group(c, i)) * 32u; \
-                    TILE_LOAD_X(xs, at) \
-                    CODE_TAKE_MIN(i, acc) \
-                    CODE_SCALE_X \
-                    [[unroll]] for (uint span = 0u; span < 8u / CODE_SPAN; span++) { \
-                        float s[TOKENS * ROWS]; \
-                        [[unroll]] for (uint n = 0u; n < TOKENS * ROWS; n++) s[n] = 0.0; \
-                        [[unroll]] for (uint n = 0u; n < CODE_SPAN; n++) { \
-                            uint j = span * CODE_SPAN + n; \
-                            uint q[ROWS]; \
-                            [[unroll]] for (uint r = 0u; r < ROWS; r++) q[r] = CODE_FLIP(CODES(words[r], i, j)); \
-                            [[unroll]] for (uint b = 0u; b < 4u; b++) { \
-                                float w[ROWS]; \
-                                [[unroll]] for (uint r = 0u; r < ROWS; r++) w[r] = CODE_VALUE(q[r], b); \
-                                [[unroll]] for (uint t = 0u; t < TOKENS; t++) { \
-                                    float v = TILE_X(xs, at, t, 4u * j + b); \
-                                    [[unroll]] for (uint r = 0u; r < ROWS; r++) s[t * ROWS + r] += w[r] * v; \
-                                } \
+#define TILE_PRODUCT(base, xs, groups, acc) \
+    for (uint block = 0u; block < groups / (CODE_CHUNKS * CODE_GROUPS); block++) { \
+        uint head[ROWS][CODE_HEAD]; \
+        [[unroll]] for (uint r = 0u; r < ROWS; r++) load_head(base[r], block, head[r]); \
+        for (uint c = 0u; c < CODE_CHUNKS; c++) { \
+            uint words[ROWS][CODE_WORDS]; \
+            float scales[ROWS][CODE_SCALES]; \
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) { \
+                load_codes(base[r], block, head[r], c, words[r]); \
+                chunk_scales(head[r], c, scales[r]); \
+            } \
+            [[unroll]] for (uint i = 0u; i < CODE_GROUPS; i++) { \
+                uint at = (block * (CODE_CHUNKS * CODE_GROUPS) + chunk_group(c, i)) * 32u; \
+                CODE_START_SUM \
+                [[unroll]] for (uint span = 0u; span < 8u / CODE_SPAN; span++) { \
+                    float s[TOKENS * ROWS]; \
+                    [[unroll]] for (uint n = 0u; n < TOKENS * ROWS; n++) s[n] = 0.0; \
+                    [[unroll]] for (uint n = 0u; n < CODE_SPAN; n++) { \
+                        uint j = span * CODE_SPAN + n; \
+                        vec4 x4[TOKENS]; \
+                        [[unroll]] for (uint t = 0u; t < TOKENS; t++) { \
+                            x4[t] = TILE_X4(xs, at, t, j); \
+                            CODE_ADD_X \
+                            CODE_SCALE_X \
+                        } \
+                        uint q[ROWS]; \
+                        [[unroll]] for (uint r = 0u; r < ROWS; r++) q[r] = CODE_FLIP(CODES(words[r], i, j)); \
+                        [[unroll]] for (uint b = 0u; b < 4u; b++) { \
+                            float w[ROWS]; \
+                            [[unroll]] for (uint r = 0u; r < ROWS; r++) w[r] = CODE_VALUE(q[r], b); \
+                            [[unroll]] for (uint t = 0u; t < TOKENS; t++) { \
+                                float v = x4[t][b]; \
+                                [[unroll]] for (uint r = 0u; r < ROWS; r++) s[t * ROWS + r] += w[r] * v; \
                             } \
                         } \
-                        [[unroll]] for (uint t = 0u; t < TOKENS; t++) { \
-                            [[unroll]] for (uint r = 0u; r < ROWS; r++) \
-                                acc[t * ROWS + r] += (scales[r][CODE_SCALE(i, span)] * CODE_UNIT) * s[t * ROWS + r]; \
-                        } \
+                    } \
+                    [[unroll]] for (uint t = 0u; t < TOKENS; t++) { \
+                        [[unroll]] for (uint r = 0u; r < ROWS; r++) \
+                            acc[t * ROWS + r] += (scales[r][CODE_SCALE(i, span)] * CODE_UNIT) * s[t * ROWS + r]; \
                     } \
                 } \
+                CODE_TAKE_MIN(i, acc) \
             } \
         } \
     }

@@ -37,9 +37,6 @@
 #define PACKED_DOT(even, odd, x) float(int((even) * lane_word(x) + (odd) * lane_word((x) + 32u)))
 #endif
 
-// Blocks of a turn of the loop, which divide those of a row: turns cost llvmpipe some 30 instructions each.
-layout(constant_id = 3) const uint AT_ONCE = 1u;
-
 #define TILE_PRODUCT(base, xs, groups, acc) if (groups > 0u) { \
         ADDRESS x_from[TOKENS]; \
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) x_from[t] = X_ADDRESS + 4u * ADDRESS(xs[t]); \

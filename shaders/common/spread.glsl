@@ -25,6 +25,34 @@
             g++; \
         } while (g < groups); \
     }
+#elif defined(ONE_GROUP)
+// Blocks of one scale: their codes are in the order of memory, and a row is read on from its beginning.
+#ifdef CODE_FLIPS
+#define LANE_CODE(q) float(int((q) & 0xffu) - (1 << (CODE_BITS - 1u)))
+#else
+#define LANE_CODE(q) float(int((q) << (32u - CODE_BITS)) >> (32u - CODE_BITS))
+#endif
+#define TILE_PRODUCT(base, xs, groups, acc) if (groups > 0u) { \
+        uint block = 0u; \
+        do { \
+            [[unroll]] for (uint n = 0u; n < AT_ONCE; n++) { \
+                uint words[CODE_WORDS], head[CODE_HEAD]; \
+                load_head(base[0], block + n, head); \
+                load_codes(base[0], block + n, head, 0u, words); \
+                float scale[1]; \
+                chunk_scales(head, 0u, scale); \
+                float w[CODE_WORDS]; \
+                [[unroll]] for (uint j = 0u; j < CODE_WORDS; j++) w[j] = LANE_CODE(CODES(words, 0u, j)); \
+                [[unroll]] for (uint t = 0u; t < TOKENS; t++) { \
+                    ADDRESS x = X_ADDRESS + 4u * ADDRESS(xs[t] + (block + n) * 32u); \
+                    float s = 0.0; \
+                    [[unroll]] for (uint j = 0u; j < CODE_WORDS; j++) s += w[j] * lane_float(x + 32u * j); \
+                    acc[t] += scale[0] * s; \
+                } \
+            } \
+            block += AT_ONCE; \
+        } while (block < groups); \
+    }
 #else
 // The lane's code is the lowest byte of its word. Signed ones go to the top of the word, too large by a power of two, which
 // changes no rounding; those stored as too large by half their range are taken so, and their inputs' sum is.

@@ -2,8 +2,8 @@
 // On software devices a load costs more than the arithmetic, so an invocation takes four rows; where lanes
 // share a row it takes one, lane l the groups of 32 weights l, l + LANES, ...
 //
-// Before including, the kernel includes weights.glsl and defines TOKENS and X(i), element i of the input, and
-// X_LANES where it was compiled with SHARE_X. Where it takes the RMSNorm of its input, it defines NORMED(i), weight i of the
+// Before including, the kernel includes weights.glsl and defines TOKENS and X(i), element i of the input, X_TEXELS, its texel buffer,
+// where it was compiled with TEXELS, and X_LANES where with SHARE_X. Where it takes the RMSNorm of its input, it defines NORMED(i), weight i of the
 // norm, and has inv_rms[t], what norm.glsl gives for token t. A tile's loop over rows is
 //
 //     for (uint first = TILE_FROM; first < TILE_END(rows); first = TILE_NEXT(first)) { uint row = first + TILE_LANE; ... }
@@ -33,8 +33,10 @@
 #define TILE_LANE 0u
 #define GROUP_FROM LANE
 #define GROUP_HOP LANES
-#elif defined(PACKED)
+#elif defined(PACKED) || defined(SPREAD) && defined(ONE_GROUP)
 // One after the other, and spreadRows (matmul.go) in a workgroup.
+// Blocks of a turn of the loop, which divide those of a row: turns cost llvmpipe some 30 instructions each.
+layout(constant_id = 3) const uint AT_ONCE = 1u;
 #define ROWS 1u
 #define TILE_FROM (gl_WorkGroupID.x * 8u)
 #define TILE_NEXT(row) ((row) + 1u + (((row) & 7u) == 7u ? (gl_NumWorkGroups.x - 1u) * 8u : 0u))
@@ -71,6 +73,10 @@
         [[unroll]] for (uint n = 0u; n < X_EACH; n++) own_x[t * X_EACH + n] = X(xs[t] + at + n * X_LANES + gl_SubgroupInvocationID); \
     }
 #define TILE_X(xs, at, t, j) subgroupBroadcast(own_x[(t) * X_EACH + (j) / X_LANES], (j) % X_LANES)
+#elif defined(TEXELS)
+// A texel is the same for all lanes and has four of them.
+#define TILE_LOAD_X(xs, at)
+#define TILE_X4(xs, at, t, j) uintBitsToFloat(FOUR(X_TEXELS, (xs[t] + at + 4u * (j)) >> 2u))
 #else
 #define TILE_LOAD_X(xs, at)
 #ifdef NORMED
@@ -84,9 +90,19 @@
 #include "packed.glsl"
 #elif defined(SPREAD)
 #include "spread.glsl"
-#elif defined(SHARE_X) && defined(CODE_GROUPS)
+#elif defined(TEXELS) && defined(CODE_GROUPS)
 #include "codes.glsl"
 #else
+
+#ifdef TEXELS
+#define TILE_START_X vec4 x4;
+#define TILE_TAKE_X(xs, at, t, j) \
+    if ((j & 3u) == 0u) x4 = TILE_X4(xs, at, t, j >> 2u); \
+    float v = x4[j & 3u];
+#else
+#define TILE_START_X
+#define TILE_TAKE_X(xs, at, t, j) float v = TILE_X(xs, at, t, j);
+#endif
 
 // Adds to acc[t * ROWS + r] the product of the row at byte base[r] and the token at element xs[t], both of
 // 32 * groups elements. A sum per group keeps the rounding of long rows small. It is a macro because an array
@@ -100,8 +116,9 @@
         [[unroll]] for (uint t = 0u; t < tokens; t++) { \
             float s[ROWS]; \
             [[unroll]] for (uint r = 0u; r < ROWS; r++) s[r] = 0.0; \
+            TILE_START_X \
             [[unroll]] for (uint j = 0u; j < 32u; j++) { \
-                float v = TILE_X(xs, g * 32u, t, j); \
+                TILE_TAKE_X(xs, g * 32u, t, j) \
                 [[unroll]] for (uint r = 0u; r < ROWS; r++) s[r] += w[r][j] * v; \
             } \
             [[unroll]] for (uint r = 0u; r < ROWS; r++) acc[t * ROWS + r] += s[r]; \

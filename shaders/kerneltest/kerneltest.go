@@ -90,8 +90,8 @@ var open = sync.OnceValue(func() rigSet {
 				return set
 			}
 			type scheme struct {
-				name                      string
-				lanes, one, share, spread bool
+				name                             string
+				lanes, one, share, spread, texel bool
 			}
 			schemes := []scheme{{name: "row"}}
 			if name == "auto" {
@@ -99,6 +99,9 @@ var open = sync.OnceValue(func() rigSet {
 				schemes[0].one = p.SubgroupFixed
 				if scheduler.Broadcast(p) > 0 {
 					schemes = append(schemes, scheme{name: "share", one: true, share: true})
+				}
+				if scheduler.CanTexels(p) {
+					schemes = append(schemes, scheme{name: "texel", one: true, share: true, texel: true})
 				}
 				if scheduler.CanSpread(p) {
 					schemes = append(schemes, scheme{name: "spread", one: true, share: true, spread: true})
@@ -114,12 +117,12 @@ var open = sync.OnceValue(func() rigSet {
 					return set
 				}
 				die := scheduler.NewDie(dev)
-				used := s.share == (die.Kernels.Broadcast > 0) && s.spread == die.Kernels.Spread // by the engine
+				used := s.share == (die.Kernels.Broadcast > 0) && s.spread == die.Kernels.Spread && s.texel == die.Kernels.Texels // by the engine
 				if name == "auto" && !s.lanes && !s.share && !used {
 					dev.Close() // the floor has this scheme
 					continue
 				}
-				die.Kernels.LanesPerRow, die.Kernels.OneSubgroup, die.Kernels.Broadcast, die.Kernels.Spread = s.lanes, s.one, 0, s.spread
+				die.Kernels.LanesPerRow, die.Kernels.OneSubgroup, die.Kernels.Broadcast, die.Kernels.Spread, die.Kernels.Texels = s.lanes, s.one, 0, s.spread, s.texel
 				if s.share {
 					die.Kernels.Broadcast = scheduler.Broadcast(p)
 				}

@@ -26,7 +26,11 @@ void packed_scales(ADDRESS b, out float s[2]) {
 
 // What codes.glsl wants: the first four words of a block, and the scales and minima of its sub-blocks 2c and 2c + 1.
 void k_head(ADDRESS b, out uint head[4]) {
+#ifdef SPREAD
     [[unroll]] for (uint j = 0u; j < 4u; j++) head[j] = WORD((b >> 2u) + j);
+#else
+    lane_words(b, head);
+#endif
 }
 void chunk_scales(uint head[4], uint c, out float s[4]) {
     uvec3 words = uvec3(head[1], head[2], head[3]);

@@ -1,6 +1,7 @@
 // What codes.glsl wants of a block that is a half and one group of 32 signed codes, each in its own byte once loaded.
 // The block type's file defines BLOCK_BYTES before, and has CODE_BITS and load_codes. A head is the block's first word and
 // the half.
+#define ONE_GROUP
 #define CODE_HEAD 2u
 #define CODE_CHUNKS 1u
 #define CODE_GROUPS 1u
