@@ -320,24 +320,22 @@ func (b *batcher) step() bool {
 	b.jobsOf = slices.Grow(b.jobsOf[:0], len(parts))[:len(parts)]
 	jobs := b.jobsOf
 	defer clear(jobs) // they are not to be kept from the collector
-	rows, opt := 0, model.GraphOptions{}
+	rows, opt, later := 0, model.GraphOptions{}, model.GraphOptions{}
 	for i, p := range parts {
 		jobs[i] = b.live[slices.IndexFunc(b.live, func(j *job) bool { return j.seq == p.seq })]
 		rows += len(p.tokens)
-		if len(p.outs) == 0 {
-			continue
-		}
-		if k := jobs[i].candidates(); k > 0 {
-			opt.TopK = max(opt.TopK, bucket(k))
-		} else {
-			opt.Logits = true
+		jobs[i].wants(&later)
+		if len(p.outs) > 0 {
+			jobs[i].wants(&opt)
 		}
 	}
 	if opt == (model.GraphOptions{}) {
 		opt.TopK = 1 // nobody wants logits; the plan of greedy steps serves
 	}
 	start, plans := time.Now(), len(e.plans)
-	p, _, err := e.step(parts, e.outs(bucket(rows)), opt)
+	// When these have their prompts, each decodes.
+	n := bucket(len(parts))
+	p, _, err := e.step(parts, e.outs(bucket(rows)), opt, planKey{rows: n, outs: e.outs(n), opt: later})
 	if err != nil {
 		e.mu.Unlock()
 		for _, j := range jobs {

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/calderaml/caldera/engine/grammar"
+	"github.com/calderaml/caldera/engine/model"
 	"github.com/calderaml/caldera/engine/sample"
 )
 
@@ -34,6 +35,15 @@ func (j *job) candidates() int {
 		return 0
 	}
 	return j.smp.CandidatesNeeded()
+}
+
+// wants adds what a job's tokens are drawn from to what a step delivers.
+func (j *job) wants(o *model.GraphOptions) {
+	if k := j.candidates(); k > 0 {
+		o.TopK = max(o.TopK, bucket(k))
+	} else {
+		o.Logits = true
+	}
 }
 
 // draw chooses a token from a row of a step's results, from the device's best candidates where those suffice.

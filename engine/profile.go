@@ -109,7 +109,7 @@ func (x *profiling) seat(o ProfileOptions) error {
 			tokens := make([]int32, n)
 			x.fill(tokens)
 			p := []part{{seq: seq, tokens: tokens}}
-			if _, _, err := e.step(p, e.outs(bucket(n)), model.GraphOptions{TopK: 1}); err != nil {
+			if _, _, err := e.step(p, e.outs(bucket(n)), model.GraphOptions{TopK: 1}, planKey{}); err != nil {
 				return err
 			}
 		}

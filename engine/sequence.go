@@ -63,8 +63,9 @@ type part struct {
 
 // step runs parts as one step: all of it or, with an error, an unknown share, after which the sequences are failed.
 // Rows of results are those of the parts' outs in order; they last until the next step. The timing is that of the
-// step and of re-encoding pages before it. e.mu is held.
-func (e *Engine) step(parts []part, outs int, opt model.GraphOptions) (p *planned, t scheduler.Timing, err error) {
+// step and of re-encoding pages before it. While the device runs the step, the plan of the step that comes after it is
+// made, which is next unless that has no rows. e.mu is held.
+func (e *Engine) step(parts []part, outs int, opt model.GraphOptions, next planKey) (p *planned, t scheduler.Timing, err error) {
 	rows := 0
 	for _, x := range parts {
 		if x.seq.closed {
@@ -96,7 +97,13 @@ func (e *Engine) step(parts []part, outs int, opt model.GraphOptions) (p *planne
 		return nil, encoded, err
 	}
 	e.runs = appendRuns(e.runs[:0], parts)
-	if t, err = p.runner.Run(e.runs, e.rope); err == nil {
+	if next.rows == 0 || e.plans[next] != nil {
+		t, err = p.runner.Run(e.runs, e.rope)
+	} else {
+		// What keeps it from being made is told when it is needed.
+		t, err = p.runner.RunWhile(e.runs, e.rope, func() { _, _ = e.plan(next) })
+	}
+	if err == nil {
 		e.watch(p, rows)
 	}
 	return p, t.Add(encoded), err

@@ -189,7 +189,7 @@ func (e *Engine) TopEach(ctx context.Context, sessions []*Session, tokens []int3
 		}
 	}
 	e.parts = parts
-	p, t, err := e.step(parts, e.outs(bucket(len(parts))), model.GraphOptions{TopK: 1})
+	p, t, err := e.step(parts, e.outs(bucket(len(parts))), model.GraphOptions{TopK: 1}, planKey{})
 	if err != nil {
 		return dst, err
 	}
@@ -307,7 +307,7 @@ func (s *Session) feedSome(tokens []int32, first int, w want, opt model.GraphOpt
 		x.outs = append(x.outs, n-1)
 	}
 	s.outs = x.outs
-	p, t, err := e.step(s.part[:], outs, opt)
+	p, t, err := e.step(s.part[:], outs, opt, planKey{})
 	x.tokens = nil // the caller's
 	end := time.Now()
 	if err != nil {

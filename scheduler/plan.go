@@ -389,6 +389,11 @@ func (f *Flight) wait(note func(first, last int, took time.Duration)) error {
 
 // Run performs one step to its end and returns where its time went. It allocates nothing.
 func (p *Plan) Run(runs []shaders.Run, rope shaders.RopeTable) (t Timing, err error) {
+	return p.RunWhile(runs, rope, func() {})
+}
+
+// RunWhile is Run, and calls meanwhile between submitting and waiting.
+func (p *Plan) RunWhile(runs []shaders.Run, rope shaders.RopeTable, meanwhile func()) (t Timing, err error) {
 	start := time.Now()
 	if err := p.prepare(runs, rope); err != nil {
 		return t, err
@@ -401,6 +406,7 @@ func (p *Plan) Run(runs []shaders.Run, rope shaders.RopeTable) (t Timing, err er
 	}
 	submitted := time.Now()
 	t.Submit = submitted.Sub(written)
+	meanwhile()
 	if p.pace.budget > 0 {
 		err = p.run.wait(func(first, last int, took time.Duration) { p.pace.note(first, last, rows, took) })
 	} else {

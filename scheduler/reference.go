@@ -63,6 +63,12 @@ func (r *Reference) runNode(i int) (err error) {
 	return nil
 }
 
+// RunWhile is Run, with nothing to wait for.
+func (r *Reference) RunWhile(runs []shaders.Run, rope shaders.RopeTable, meanwhile func()) (Timing, error) {
+	meanwhile()
+	return r.Run(runs, rope)
+}
+
 // Read copies a range of a result or of any other buffer.
 func (r *Reference) Read(v shaders.View, dst []byte) error {
 	copy(dst, r.Memory.Bytes(v))
@@ -76,6 +82,8 @@ func (r *Reference) Close() {}
 type Runner interface {
 	// Run performs one step to its end and returns where its time went.
 	Run(runs []shaders.Run, rope shaders.RopeTable) (Timing, error)
+	// RunWhile is Run, and calls meanwhile once the step is under way: there is time for what does not need its results.
+	RunWhile(runs []shaders.Run, rope shaders.RopeTable, meanwhile func()) (Timing, error)
 	// Read copies bytes of a buffer after a step. Only results are sure to still hold their values.
 	Read(v shaders.View, dst []byte) error
 	Close()
