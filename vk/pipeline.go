@@ -18,6 +18,7 @@ type PipelineConfig struct {
 	PushBytes int      // size of the push constants: a multiple of 4, at most Profile.PushBytes
 	Spec      []uint32 // specialization constants with ids 0..len-1
 	Subgroup  int      // required subgroup size, 0 = any; needs Features.SubgroupSize
+	Full      bool     // every subgroup has all its lanes, which takes a workgroup of a multiple of the size; asked for where Features.FullSubgroups is
 }
 
 // A Pipeline is a compiled kernel.
@@ -113,7 +114,7 @@ func (d *Device) NewPipeline(cfg PipelineConfig) (*Pipeline, error) {
 	defer d.raw.destroyModule(module)
 	p := &Pipeline{d: d, name: cfg.Name, layout: l}
 	if err := d.do("vkCreateComputePipelines", detail, func() (r Result) {
-		p.handle, r = d.raw.createPipeline(d.cache.handle, module, l.layout, cfg.Spec, cfg.Subgroup)
+		p.handle, r = d.raw.createPipeline(d.cache.handle, module, l.layout, cfg.Spec, cfg.Subgroup, cfg.Full && d.profile.Features.FullSubgroups)
 		return r
 	}); err != nil {
 		return nil, err

@@ -31,6 +31,7 @@ type Profile struct {
 	OffsetAlign    int64 // of a binding's offset
 	MaxTexels      int64 // texels of one texel buffer, 0 where none are used
 	Timestamps     bool
+	Matrices       []Matrix // cooperative matrix shapes, none without the feature
 	// LoopLimit is how many times an invocation may go around its loops, all together, before the driver
 	// ends them without an error; 0 is no limit. llvmpipe has one of 65535 (Mesa's
 	// LP_MAX_TGSI_LOOP_ITERATIONS), seen with Mesa 22.3; 26.1 does not show it.
@@ -114,6 +115,9 @@ func ProfileFor(info DeviceInfo, name string) (Profile, error) {
 		p.OffsetAlign = max(p.OffsetAlign, l.TexelOffsetAlign)
 	}
 	restrict(&p)
+	if p.Features.CooperativeMatrix {
+		p.Matrices = info.Matrices
+	}
 	p.FreeReads = p.FreeReads && p.Broadcast && p.Features.BufferAddress && p.Features.Int64 && p.Features.Int8 && p.Features.Storage8
 	return p, nil
 }

@@ -344,10 +344,14 @@ func (d rawDevice) createModule(spirv []byte) (m handle, r Result) {
 	return handle(h), r
 }
 
-func (d rawDevice) createPipeline(cache, module, layout handle, spec []uint32, subgroup int) (p handle, r Result) {
+func (d rawDevice) createPipeline(cache, module, layout handle, spec []uint32, subgroup int, full bool) (p handle, r Result) {
 	var h C.uint64_t
+	var f C.int
+	if full {
+		f = 1
+	}
 	r = Result(C.sup_create_pipeline(d.c, C.uint64_t(cache), C.uint64_t(module), C.uint64_t(layout),
-		(*C.uint32_t)(unsafe.SliceData(spec)), C.uint32_t(len(spec)), C.uint32_t(subgroup), &h))
+		(*C.uint32_t)(unsafe.SliceData(spec)), C.uint32_t(len(spec)), C.uint32_t(subgroup), f, &h))
 	return handle(h), r
 }
 

@@ -150,7 +150,7 @@ VkResult sup_cache_data(sup_device *d, uint64_t cache, void *data, size_t *len);
 void sup_destroy_cache(sup_device *d, uint64_t cache);
 VkResult sup_create_module(sup_device *d, const void *spirv, size_t len, uint64_t *out);
 void sup_destroy_module(sup_device *d, uint64_t module);
-VkResult sup_create_pipeline(sup_device *d, uint64_t cache, uint64_t module, uint64_t layout, const uint32_t *spec, uint32_t specs, uint32_t subgroup, uint64_t *out);
+VkResult sup_create_pipeline(sup_device *d, uint64_t cache, uint64_t module, uint64_t layout, const uint32_t *spec, uint32_t specs, uint32_t subgroup, int full, uint64_t *out);
 void sup_destroy_pipeline(sup_device *d, uint64_t pipeline);
 
 VkResult sup_create_set_pool(sup_device *d, uint32_t sets, uint32_t buffers, uint32_t texels, uint64_t *out);

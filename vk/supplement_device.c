@@ -249,7 +249,7 @@ VkResult sup_create_module(sup_device *d, const void *spirv, size_t len, uint64_
 
 void sup_destroy_module(sup_device *d, uint64_t m) { d->DestroyShaderModule(d->handle, HANDLE(VkShaderModule, m), NULL); }
 
-VkResult sup_create_pipeline(sup_device *d, uint64_t cache, uint64_t module, uint64_t layout, const uint32_t *spec, uint32_t specs, uint32_t subgroup, uint64_t *out) {
+VkResult sup_create_pipeline(sup_device *d, uint64_t cache, uint64_t module, uint64_t layout, const uint32_t *spec, uint32_t specs, uint32_t subgroup, int full, uint64_t *out) {
 	VkSpecializationMapEntry *e = specs ? calloc(specs, sizeof *e) : NULL;
 	if (specs && !e) return VK_ERROR_OUT_OF_HOST_MEMORY;
 	for (uint32_t i = 0; i < specs; i++) e[i] = (VkSpecializationMapEntry){i, i * 4, 4};
@@ -258,6 +258,7 @@ VkResult sup_create_pipeline(sup_device *d, uint64_t cache, uint64_t module, uin
 	VkComputePipelineCreateInfo ci = {VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};
 	ci.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
 	ci.stage.pNext = subgroup ? &rs : NULL;
+	ci.stage.flags = full ? VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT : 0;
 	ci.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
 	ci.stage.module = HANDLE(VkShaderModule, module);
 	ci.stage.pName = "main";
