@@ -54,6 +54,7 @@ func Kernels(p vk.Profile) shaders.Profile {
 	}
 	k.CanTexels = CanTexels(p)
 	k.Texels = p.FastTexels && k.CanTexels
+	k.CanMatrices = matrices(p)
 	return k
 }
 
@@ -74,6 +75,25 @@ func CanTexels(p vk.Profile) bool {
 // CanSpread reports whether a device can run kernels of the spread scheme (shaders.Profile.Spread), fast or not.
 func CanSpread(p vk.Profile) bool {
 	return Broadcast(p) == 8 && p.Features.BufferAddress && p.Features.Int64 && p.Features.Int8 && p.Features.Storage8
+}
+
+// matrices is the shape of cooperative matrices that kernels can use on a device (shaders.Profile.CanMatrices), zero without: of
+// halves added up in float32, in the scope of subgroups whose size is known.
+func matrices(p vk.Profile) shaders.MatrixShape {
+	f := p.Features
+	if !f.CooperativeMatrix || !f.Float16 || !f.MemoryModel || !p.Broadcast || !p.SubgroupFixed && !f.SubgroupSize {
+		return shaders.MatrixShape{}
+	}
+	for _, s := range shaders.MatrixShapes() {
+		has := slices.ContainsFunc(p.Matrices, func(m vk.Matrix) bool {
+			return m.M == s.M && m.N == s.N && m.K == s.K && m.Subgroup && m.A == vk.ComponentFloat16 && m.B == vk.ComponentFloat16 &&
+				m.C == vk.ComponentFloat32 && m.Result == vk.ComponentFloat32
+		})
+		if has && p.SubgroupSize >= s.M && s.Lanes(p.SubgroupSize) <= p.MaxInvocations && s.SharedBytes() <= p.SharedMemory {
+			return s
+		}
+	}
+	return shaders.MatrixShape{}
 }
 
 // NewDie prepares a device. The scheme of the kernels follows from its profile.
@@ -153,7 +173,7 @@ func (d *Die) newPipeline(x shaders.Dispatch) (*vk.Pipeline, error) {
 		code = damage(code)
 	}
 	p, err := d.Device.NewPipeline(vk.PipelineConfig{
-		Name: x.Module, SPIRV: code, Buffers: m.Buffers, Texels: m.Texels, PushBytes: m.PushBytes(), Spec: x.Spec, Subgroup: d.required,
+		Name: x.Module, SPIRV: code, Buffers: m.Buffers, Texels: m.Texels, PushBytes: m.PushBytes(), Spec: x.Spec, Subgroup: d.required, Full: m.Matrices,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("kernel %s %v: %w", x.Module, x.Spec, err)

@@ -70,6 +70,8 @@ const (
 
 	spreadScheme Scheme = "spread" // a subgroup takes rows, and a lane of it a byte of each eight codes (common/spread.glsl)
 	packedScheme Scheme = "packed" // likewise a word, with inputs in whole numbers (common/packed.glsl)
+
+	matrixScheme Scheme = "matrix" // subgroups multiply cooperative matrices (matmul_matrix.go), for steps of many rows of dense products
 )
 
 // codeTypes are the block types that common/codes.glsl takes: those whose weights are codes of a byte at most with a scale.

@@ -15,7 +15,10 @@ type Module struct {
 	Buffers int      // bindings 0..Buffers-1
 	Params  int      // words of push constants after the operand offsets
 	SPIRV15 bool     // needs SPIR-V 1.5, and with it Vulkan 1.2
-	Texels  []int    // the bindings that are texel buffers of words; the others are storage buffers
+	// Matrices says that the module has cooperative matrices, for which Debian 12's compiler and validator are too old.
+	// The target stays what SPIRV15 says: SPIR-V 1.6 would state the size of workgroups in a way that needs one more feature.
+	Matrices bool
+	Texels   []int // the bindings that are texel buffers of words; the others are storage buffers
 	// Addresses are the bindings whose first bytes' addresses follow the parameters, two words each, the low one first.
 	// Such a kernel reads them through these, unchecked, and needs 64-bit integers, and 8-bit ones in memory too.
 	Addresses []int

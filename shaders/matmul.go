@@ -50,7 +50,7 @@ const (
 )
 
 func matmulModules() []Module {
-	return weightModules("matmul", 1, Module{Source: "matmul.comp", Buffers: 5, Params: 8}, fusion{matrices: 2, buffers: 7, params: 10})
+	return append(weightModules("matmul", 1, Module{Source: "matmul.comp", Buffers: 5, Params: 8}, fusion{matrices: 2, buffers: 7, params: 10}), matrixModules()...)
 }
 
 // rowGroup is the workgroup size of the row-per-lane scheme, and tileRows the number of weight rows that an
@@ -137,6 +137,9 @@ func (o *MatMul) Lower(p *Profile) ([]Dispatch, error) {
 			}
 			ds = append(ds, d)
 		}
+	}
+	if p.takesMatrices(o) {
+		way, at = Way{Scheme: matrixScheme}, p.Matrices.tokens()
 	}
 	for _, w := range windows {
 		spec, gx := p.spec(way, w.rows, at)

@@ -184,6 +184,10 @@ type Profile struct {
 	// Turn is how many weights, times tokens, a turn of the loop of a kernel takes that reads rows from their beginning to their end (common/tile.glsl):
 	// many make the loop's code long, which some drivers compile slowly, and its turns few.
 	Turn int
+	// Matrices is the shape of the cooperative matrices that products of many rows are formed with, zero where they are formed as
+	// those of few. CanMatrices is what it could be: the bits of a row then depend on how many rows its step has, and so it
+	// has to be asked for.
+	Matrices, CanMatrices MatrixShape
 	// CanShare, CanSpread and CanTexels are what Broadcast, Spread and Texels could be, whether the device gains by them or not.
 	CanShare             uint32
 	CanSpread, CanTexels bool
@@ -205,6 +209,9 @@ var ErrLoops = errors.New("an invocation has too many loops to run")
 
 // ErrNotPacked reports that a device has no kernels for inputs in whole numbers (see [Profile.CanPack]).
 var ErrNotPacked = errors.New("the device has no kernels for int8 activations")
+
+// ErrNoMatrices reports that a device has no cooperative matrices that kernels can use.
+var ErrNoMatrices = errors.New("the device has no cooperative matrices of halves, 16x16x16 or 8x8x8, that the kernels could use")
 
 // span is a part [first, first+count) of something that a kernel goes over.
 type span struct{ first, count int }

@@ -172,6 +172,8 @@ func (p *Profile) spec(w Way, rows, tokens int) (spec []uint32, groups int) {
 			one = 1
 		}
 		return []uint32{uint32(w.Group), one, uint32(tokens)}, min(rows, int(p.MaxGroups[0]))
+	case matrixScheme:
+		return p.matrixSpec(), ceilDiv(rows, p.Matrices.rows())
 	case spreadScheme, packedScheme:
 		return []uint32{spreadLanes, uint32(tokens)}, min(ceilDiv(rows, spreadRows), int(p.MaxGroups[0]))
 	}

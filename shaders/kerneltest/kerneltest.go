@@ -41,6 +41,10 @@ type Case struct {
 	Lanes bool
 	// Packed runs the case only where inputs can be packed into whole numbers, once for each device.
 	Packed bool
+	// Matrices runs the case with cooperative matrices, once for each device that has them.
+	Matrices bool
+	// Binding, if not 0, is the largest binding that kernels get, so that larger matrices are read in windows.
+	Binding int64
 }
 
 // A Check compares a range of memory after the ops with what the twins left there.
@@ -192,7 +196,11 @@ func Run(t *testing.T, c Case) {
 			t.Fatalf("twin of op %d: %v", i, err)
 		}
 	}
-	for _, r := range c.rigs(set.rigs) {
+	rigs := c.rigs(set.rigs)
+	if c.Matrices && len(rigs) == 0 {
+		t.Skip("no device has cooperative matrices that kernels can use")
+	}
+	for _, r := range rigs {
 		t.Run(c.Name+"/"+r.name, func(t *testing.T) { c.run(t, g, r, want) })
 	}
 }
@@ -202,6 +210,15 @@ func (c Case) rigs(all []rig) []rig {
 	all = slices.DeleteFunc(slices.Clone(all), func(r rig) bool { return r.again && r.die.Kernels.Spread && !c.spreads(&r.die.Kernels) })
 	if c.Lanes {
 		all = slices.DeleteFunc(all, func(r rig) bool { return !r.die.Kernels.LanesPerRow })
+	}
+	if c.Matrices {
+		seen := map[string]bool{}
+		return slices.DeleteFunc(all, func(r rig) bool {
+			device, _, _ := strings.Cut(r.name, "/")
+			again := r.again || r.die.Kernels.CanMatrices == (shaders.MatrixShape{}) || seen[device]
+			seen[device] = seen[device] || !again
+			return again
+		})
 	}
 	if c.Packed {
 		return slices.DeleteFunc(all, func(r rig) bool { return !r.die.Kernels.Spread || !r.die.Kernels.CanPack() })
@@ -264,6 +281,14 @@ func (c Case) run(t *testing.T, g *scheduler.Graph, r rig, want shaders.HostMemo
 	if c.Ways != nil {
 		r.die.Kernels.Tuned = c.Ways(&r.die.Kernels)
 		defer func() { r.die.Kernels.Tuned = nil }()
+	}
+	if c.Binding > 0 {
+		defer func(n int64) { r.die.Kernels.MaxBinding = n }(r.die.Kernels.MaxBinding)
+		r.die.Kernels.MaxBinding = c.Binding
+	}
+	if c.Matrices {
+		r.die.Kernels.Matrices = r.die.Kernels.CanMatrices
+		defer func() { r.die.Kernels.Matrices = shaders.MatrixShape{} }()
 	}
 	p, err := compile(g, r.die)
 	if err != nil {

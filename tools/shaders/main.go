@@ -1,5 +1,8 @@
 // Command shaders compiles Caldera's kernels to SPIR-V with glslc, those whose sources changed since the
 // manifest was written, and validates them. With -check it only reports what is out of date.
+//
+// Modules with cooperative matrices need a newer compiler than Debian 12 has, which the third rig brings (make rig). Without it
+// their SPIR-V and its line in the manifest stay as they are, and the command says so and fails in the end.
 package main
 
 import (
@@ -11,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 
@@ -22,28 +26,75 @@ func main() {
 	check := flag.Bool("check", false, "report modules whose SPIR-V does not belong to its source; compile nothing")
 	only := flag.String("only", "", "compile only modules whose name begins so, whether changed or not")
 	glslc := flag.String("glslc", "glslc", "the compiler")
+	rig := flag.String("rig", "scripts/with-rig", "what runs the glslc and spirv-val of modules with cooperative matrices; empty if the ones of this machine can compile them")
 	flag.Parse()
-	if err := run(*dir, *glslc, *only, *check); err != nil {
+	if err := run(*dir, *glslc, *rig, *only, *check); err != nil {
 		fmt.Fprintln(os.Stderr, "shaders:", err)
 		os.Exit(1)
 	}
 }
 
-func run(dir, glslc, only string, check bool) error {
+// tools are a compiler and a validator, with what runs them.
+type tools struct {
+	glslc, val []string
+	version    string // of the compiler
+}
+
+// plainTools are those of this machine, of which the validator may be missing.
+func plainTools(glslc string) (t tools, err error) {
+	t.glslc = []string{glslc}
+	if val, err := exec.LookPath("spirv-val"); err == nil {
+		t.val = []string{val}
+	}
+	return t, t.find()
+}
+
+// rigTools are those that a program runs.
+func rigTools(rig string) (t tools, err error) {
+	if rig, err = filepath.Abs(rig); err != nil {
+		return t, err
+	}
+	t.glslc, t.val = []string{rig, "glslc"}, []string{rig, "spirv-val"}
+	return t, t.find()
+}
+
+// find asks the compiler for its version.
+func (t *tools) find() error {
+	b, err := command(t.glslc, "--version").Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) && len(exit.Stderr) > 0 {
+			err = fmt.Errorf("%w: %s", err, strings.TrimSpace(string(exit.Stderr)))
+		}
+		return fmt.Errorf("%s: %w", strings.Join(t.glslc, " "), err)
+	}
+	t.version, _, _ = strings.Cut(string(b), "\n")
+	return nil
+}
+
+func command(words []string, args ...string) *exec.Cmd {
+	return exec.Command(words[0], append(slices.Clone(words[1:]), args...)...)
+}
+
+func run(dir, glslc, rig, only string, check bool) error {
 	src := os.DirFS(dir)
 	out := filepath.Join(dir, "spirv")
 	man, err := shaders.ReadManifest(os.DirFS(out))
 	if err != nil {
 		return err
 	}
-	version := ""
+	var plain tools
 	if !check {
-		b, err := exec.Command(glslc, "--version").Output()
-		if err != nil {
-			return fmt.Errorf("%s: %w; install glslc (Debian: apt-get install glslc)", glslc, err)
+		if plain, err = plainTools(glslc); err != nil {
+			return fmt.Errorf("%w; install glslc (Debian: apt-get install glslc)", err)
 		}
-		version, _, _ = strings.Cut(string(b), "\n")
 	}
+	newer := plain
+	var noRig error // why there are none for cooperative matrices
+	if rig != "" && !check {
+		newer, noRig = rigTools(rig)
+	}
+	var left []string
 	next := shaders.Manifest{}
 	stale := 0
 	var todo []work
@@ -68,7 +119,18 @@ func run(dir, glslc, only string, check bool) error {
 			fmt.Println(m.Name)
 			continue
 		}
-		todo = append(todo, work{m, h, file})
+		w := work{m, h, file, plain}
+		if m.Matrices {
+			w.tools = newer
+			if noRig != nil {
+				left = append(left, m.Name)
+				if known {
+					next[m.Name] = old
+				}
+				continue
+			}
+		}
+		todo = append(todo, w)
 	}
 	if check {
 		if stale > 0 {
@@ -76,12 +138,12 @@ func run(dir, glslc, only string, check bool) error {
 		}
 		return nil
 	}
-	if err := compileAll(dir, glslc, todo, func(w work) error {
+	if err := compileAll(dir, todo, func(w work) error {
 		spv, err := os.ReadFile(w.file)
 		if err != nil {
 			return err
 		}
-		next[w.module.Name] = shaders.ManifestEntry{Source: w.hash, SPIRV: shaders.Digest(spv), Flags: strings.Join(shaders.GLSLCFlags(w.module), " "), Compiler: version}
+		next[w.module.Name] = shaders.ManifestEntry{Source: w.hash, SPIRV: shaders.Digest(spv), Flags: strings.Join(shaders.GLSLCFlags(w.module), " "), Compiler: w.tools.version}
 		fmt.Println("compiled", w.module.Name)
 		return nil
 	}); err != nil {
@@ -93,7 +155,8 @@ func run(dir, glslc, only string, check bool) error {
 		return err
 	}
 	for _, f := range files {
-		if _, ok := next[strings.TrimSuffix(filepath.Base(f), ".spv")]; !ok {
+		name := strings.TrimSuffix(filepath.Base(f), ".spv")
+		if _, ok := next[name]; !ok && !slices.Contains(left, name) {
 			if err := os.Remove(f); err != nil {
 				return err
 			}
@@ -104,7 +167,14 @@ func run(dir, glslc, only string, check bool) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(out, "manifest.json"), append(b, '\n'), 0o644)
+	if err := os.WriteFile(filepath.Join(out, "manifest.json"), append(b, '\n'), 0o644); err != nil {
+		return err
+	}
+	if len(left) > 0 {
+		return fmt.Errorf("%d modules with cooperative matrices were left as they are, as nothing here compiles them (make rig fetches what does): %s\n%w",
+			len(left), strings.Join(left, ", "), noRig)
+	}
+	return nil
 }
 
 // work is a module to compile, the digest of its source and the file to write.
@@ -112,10 +182,11 @@ type work struct {
 	module shaders.Module
 	hash   string
 	file   string
+	tools  tools
 }
 
 // compileAll compiles modules, as many at a time as there are processors, and calls done for one after the other.
-func compileAll(dir, glslc string, todo []work, done func(work) error) error {
+func compileAll(dir string, todo []work, done func(work) error) error {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	var failed error
@@ -131,7 +202,7 @@ func compileAll(dir, glslc string, todo []work, done func(work) error) error {
 				w := todo[next]
 				next++
 				mu.Unlock()
-				err := compile(dir, glslc, w.module, w.file)
+				err := compile(dir, w.tools, w.module, w.file)
 				mu.Lock()
 				if err == nil {
 					err = done(w)
@@ -145,7 +216,7 @@ func compileAll(dir, glslc string, todo []work, done func(work) error) error {
 	return failed
 }
 
-func compile(dir, glslc string, m shaders.Module, file string) error {
+func compile(dir string, with tools, m shaders.Module, file string) error {
 	args := append([]string{}, shaders.GLSLCFlags(m)...)
 	args = append(args, "-o", file, m.Source)
 	abs, err := filepath.Abs(file)
@@ -153,13 +224,13 @@ func compile(dir, glslc string, m shaders.Module, file string) error {
 		return err
 	}
 	args[len(args)-2] = abs
-	cmd := exec.Command(glslc, args...)
+	cmd := command(with.glslc, args...)
 	cmd.Dir = dir
 	if msg, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", m.Name, err, msg)
 	}
-	if _, err := exec.LookPath("spirv-val"); err == nil {
-		if msg, err := exec.Command("spirv-val", "--target-env", m.Target(), file).CombinedOutput(); err != nil {
+	if with.val != nil {
+		if msg, err := command(with.val, "--target-env", m.Target(), file).CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: spirv-val: %w\n%s", m.Name, err, msg)
 		}
 	}
