@@ -9,7 +9,7 @@ import (
 
 // Activations are what the inputs of products with weights are.
 const (
-	ActivationsAuto = "auto" // int8 on devices that are faster by it, f32 on others
+	ActivationsAuto = "auto" // int8 on devices that are faster by it, f32 on others and with cooperative matrices
 	ActivationsF32  = "f32"
 	ActivationsInt8 = "int8" // whole numbers with a unit for each 256, where the weights' block type allows it (shaders.Packs)
 )
@@ -18,7 +18,7 @@ const (
 // which k is nil. It is the same for steps of one row and of many, as a sequence's tokens must not depend on what else runs.
 func (c *Config) packs(k *shaders.Profile) (bool, error) {
 	switch {
-	case c.Activations == ActivationsF32 || k == nil && c.Activations == ActivationsAuto:
+	case c.Activations == ActivationsF32 || c.Matrices || k == nil && c.Activations == ActivationsAuto:
 		return false, nil
 	case k == nil:
 		return true, nil

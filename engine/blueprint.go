@@ -79,5 +79,7 @@ func (b *Blueprint) Kernels(info vk.DeviceInfo) (shaders.Profile, error) {
 	if _, binding := p.weights(); binding > 0 {
 		k.MaxBinding = min(k.MaxBinding, binding)
 	}
-	return k, nil
+	var err error
+	k.Matrices, err = p.cfg.matrices(&k)
+	return k, err
 }

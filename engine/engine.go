@@ -79,6 +79,9 @@ type Config struct {
 	Residency string
 	// Activations are what products of weights take: ActivationsAuto (default), ActivationsF32 or ActivationsInt8.
 	Activations string
+	// Matrices forms products with cooperative matrices in steps of many rows. Opening fails on devices without. Tokens may then
+	// depend on how many rows a step has, within rounding. It takes activations of float32.
+	Matrices bool
 
 	// TuningDir is a folder with what [Engine.Tune] found for devices, see package tuning; empty for none. A tuning of
 	// another version is not used, which Warn is told.
@@ -249,6 +252,8 @@ func (c *Config) defaults() error {
 		return fmt.Errorf("residency %q: use %s, %s or %s", c.Residency, weights.Auto, weights.Import, weights.Copy)
 	case c.Activations != ActivationsAuto && c.Activations != ActivationsF32 && c.Activations != ActivationsInt8:
 		return fmt.Errorf("activations %q: use %s, %s or %s", c.Activations, ActivationsAuto, ActivationsF32, ActivationsInt8)
+	case c.Matrices && c.Activations == ActivationsInt8:
+		return fmt.Errorf("cooperative matrices take float32: use --activations %s with --matrices", ActivationsF32)
 	case c.Batch < 0 || c.Batch > maxRows:
 		return fmt.Errorf("batch of %d rows: use 1 to %d", c.Batch, maxRows)
 	case c.Path == "" && c.Data == nil:
@@ -328,6 +333,9 @@ func (e *Engine) openDevice() (err error) {
 	}
 	e.die = scheduler.NewDie(dev)
 	e.die.Break = e.cfg.BreakKernel
+	if e.die.Kernels.Matrices, err = e.cfg.matrices(&e.die.Kernels); err != nil {
+		return err
+	}
 	if e.die.Kernels.Tuned, err = e.cfg.tuned(info, p, &e.die.Kernels); err != nil {
 		e.warn(fmt.Errorf("%s runs without its tuning: %w", info.Name, err))
 	}

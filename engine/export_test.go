@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/calderaml/caldera/engine/kv"
+	"github.com/calderaml/caldera/engine/state"
 )
 
 // Held says what sequences and requests hold, in words; empty if nothing.
@@ -31,6 +32,9 @@ func Held(e *Engine) string {
 	}
 	return ""
 }
+
+// Identity tells apart engines whose snapshots do not fit each other.
+func Identity(e *Engine) (state.Digest, error) { return e.identity() }
 
 // NextToken waits for a token of a stream and takes it. It returns false at the end.
 func NextToken(s *Stream) (Token, bool) {

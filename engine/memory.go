@@ -158,6 +158,9 @@ func PlanMemory(cfg Config) (*MemoryPlan, error) {
 	if err := p.activations(); err != nil {
 		return nil, err
 	}
+	if err := p.checkMatrices(); err != nil {
+		return nil, err
+	}
 	return p.planToFit(), nil
 }
 
@@ -216,6 +219,9 @@ func (c *Config) caps(info vk.DeviceInfo, p vk.Profile) weights.Caps {
 func (e *Engine) fit(p planner) error {
 	p.file, p.model, p.cfg = e.file, e.model, e.cfg
 	if err := p.activations(); err != nil {
+		return err
+	}
+	if err := p.checkMatrices(); err != nil {
 		return err
 	}
 	e.cfg.Batch = e.cfg.batch(p.software())

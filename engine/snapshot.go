@@ -50,6 +50,9 @@ func (e *Engine) identity() (state.Digest, error) {
 	binary.LittleEndian.PutUint64(size[:], uint64(e.file.Size()))
 	parts = append(parts, size[:], []byte(e.cfg.Backend), []byte(e.cfg.Profile), []byte(e.Activations()))
 	if e.die != nil {
+		if s := e.die.Kernels.Matrices; s != (shaders.MatrixShape{}) {
+			parts = append(parts, fmt.Appendf(nil, "matrices of %v", s))
+		}
 		i := e.die.Device.Info()
 		parts = append(parts, fmt.Appendf(nil, "%s %s %s %d", i.Name, i.DriverName, i.DriverInfo, i.DriverVersion))
 		for _, u := range slices.SortedFunc(maps.Keys(e.die.Kernels.Tuned), compareUses) {

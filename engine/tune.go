@@ -110,6 +110,9 @@ func (e *Engine) Tune(ctx context.Context, o TuneOptions) (*TuneResult, error) {
 	case e.cfg.TuningDir == "":
 		return nil, errors.New("tuning needs a folder to keep what it finds")
 	}
+	// Steps of many rows that take cooperative matrices have one way.
+	defer func(s shaders.MatrixShape) { e.die.Kernels.Matrices = s }(e.die.Kernels.Matrices)
+	e.die.Kernels.Matrices = shaders.MatrixShape{}
 	t := &tuner{e: e, ctx: ctx, opt: o, before: e.die.Kernels.Tuned, times: map[shaders.Use]map[tried]time.Duration{}}
 	if err := t.defaults(); err != nil {
 		return nil, err

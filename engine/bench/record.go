@@ -62,8 +62,9 @@ type Record struct {
 	SubgroupSize int        `json:"subgroup_size"`
 	Software     bool       `json:"software"`
 	Profile      string     `json:"profile"`
-	Activations  string     `json:"activations"` // what products of weights take: f32 or int8
-	ShaderSet    string     `json:"shader_set"`  // start of the hash of all kernels
+	Activations  string     `json:"activations"`        // what products of weights take: f32 or int8
+	Matrices     string     `json:"matrices,omitempty"` // shape of the cooperative matrices of large steps
+	ShaderSet    string     `json:"shader_set"`         // start of the hash of all kernels
 	// Counts of one decoded token, whatever the test.
 	Ops            int `json:"ops"`
 	Dispatches     int `json:"dispatches"`
@@ -155,6 +156,9 @@ func NewRecord(e *engine.Engine, s Setup, r *Result) Record {
 		LoadNS: e.LoadTime().Nanoseconds(), WeightsImported: e.Weights().Imported, WeightsCopied: e.Weights().Copied,
 		WeightsUploaded: e.Weights().Uploaded, KVBytes: e.Memory().KV.Bytes, StateBytes: e.Memory().State.Bytes,
 		MemoryPlanned: e.Memory().Resident(), MemoryUsed: e.MemoryInUse().Own(), Seed: s.Seed, GitDirty: s.Dirty,
+	}
+	if m := e.Matrices(); m.M > 0 {
+		x.Matrices = m.String()
 	}
 	per := r.PerStep()
 	x.Steps, x.StepForm, x.StepWrite, x.StepSubmit = r.Steps, per.Form.Nanoseconds(), per.Write.Nanoseconds(), per.Submit.Nanoseconds()

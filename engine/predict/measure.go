@@ -58,6 +58,7 @@ func Measure(b *engine.Blueprint, in *vk.Instance, info vk.DeviceInfo, tests []T
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.die.Close()) }()
+	r.die.Kernels.Matrices = k.Matrices
 	if err := r.overheads(); err != nil {
 		return nil, fmt.Errorf("measuring dispatches and copies: %w", err)
 	}
