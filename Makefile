@@ -55,7 +55,7 @@ race: setup-test ## the suite under the race detector
 oracle: setup-test $(RIG_DEP) ## compare every oracle case on every device and print the table of worst errors
 	scripts/in-test-env $(GO) run $(EXEC_RIG) ./tools/oracle $(ARGS)
 
-shaders: ## compile what changed among the kernels' sources to SPIR-V (needs glslc)
+shaders: ## compile what changed among the kernels' sources to SPIR-V (needs glslc, and the rig for cooperative matrices)
 	@scripts/setup shaders
 	$(GO) run ./tools/shaders $(ARGS)
 

@@ -71,7 +71,7 @@ stderr.`,
 	f.BoolVar(&x.ops, "profile-ops", false, "also time each op of a step of every test on the device, see docs/bench.md")
 	addDryRun(f, &dry)
 	f.BoolVar(&a.json, "json", false, "the same as -o json")
-	addSettings(f, "model", "backend", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "activations", "tuning", "memory-limit", "device!",
+	addSettings(f, "model", "backend", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "activations", "matrices", "tuning", "memory-limit", "device!",
 		"bench.n-prompt", "bench.n-gen", "bench.n-depth", "bench.batch", "bench.repetitions", "bench.output")
 	cmd.AddCommand(a.compareCommand(), a.benchServeCommand())
 	return cmd

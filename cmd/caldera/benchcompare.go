@@ -68,7 +68,7 @@ or lines with a test's name and a speed: "tg32 21.5 tok/s". docs/bench.md has th
 	f.StringArrayVar(&x.pairs, "pg", nil, "also measure a prompt and a generation as one, `P,N`")
 	f.IntVar(&x.delay, "delay", 0, "wait this many `seconds` before each run")
 	a.addJSON(cmd, compareSchema)
-	addSettings(f, "model", "backend", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "activations", "tuning", "memory-limit", "device!",
+	addSettings(f, "model", "backend", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "activations", "matrices", "tuning", "memory-limit", "device!",
 		"bench.n-prompt", "bench.n-gen", "bench.n-depth", "bench.batch", "bench.repetitions")
 	return cmd
 }

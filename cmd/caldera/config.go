@@ -39,6 +39,7 @@ type Config struct {
 	MaxLatency   string `mapstructure:"max-latency"`   // a duration
 	SubmitBudget string `mapstructure:"submit-budget"` // a duration or auto
 	Activations  string `mapstructure:"activations"`
+	Matrices     bool   `mapstructure:"matrices"`
 	Tuning       string `mapstructure:"tuning"`
 	CacheRAM     string `mapstructure:"cache-ram"`  // a size or autoSize
 	CacheDisk    string `mapstructure:"cache-disk"` // a folder and a size, see parseFolderSize
@@ -138,6 +139,7 @@ var table = []setting{
 	{key: "batch", short: "b", def: 0, usage: "most `rows` (tokens) of a step, 1 to 512; 0 is 512, or 64 on a software device"},
 	{key: "submit-budget", def: "auto", check: checkBudget, usage: "`time` that a submission should occupy the device at most, as in 200ms: longer steps are divided; 0 is no limit, auto 500ms on a GPU and none on a software device"},
 	{key: "activations", def: engine.ActivationsAuto, choices: []string{engine.ActivationsAuto, engine.ActivationsF32, engine.ActivationsInt8}, usage: "`what` products with weights take: f32, or int8, whole numbers that are faster on some devices, with weights of Q4_K, Q5_K and Q6_K; auto is int8 where it is faster"},
+	{key: "matrices", def: false, usage: "form products with cooperative matrices in steps of many rows; tokens may then depend on what else runs, within rounding"},
 	{key: "tuning", def: "auto", choices: []string{"auto", "off"}, usage: "`whether` to use what caldera tune has found for the device: auto or off"},
 	{key: "memory-limit", def: "0", check: checkSize, usage: "most memory to take beside the pages of the model file, a `size` as in 8G or 512MiB; 0 is what there is"},
 	{key: "slots", def: 0, usage: "sequences `N` that run at a time, 1 to 64; 0 is 4 for serve, up to 16 with --parallel, as they fit, and else 1"},

@@ -26,7 +26,7 @@ const maxQueue = 1 << 16
 
 // addEngineSettings defines the flags of a command that computes.
 func addEngineSettings(f *pflag.FlagSet, keys ...string) {
-	addSettings(f, append([]string{"model", "backend", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "batch", "submit-budget", "activations", "tuning", "memory-limit"}, keys...)...)
+	addSettings(f, append([]string{"model", "backend", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "batch", "submit-budget", "activations", "matrices", "tuning", "memory-limit"}, keys...)...)
 }
 
 // isDemo reports whether the built-in model is used.
@@ -50,6 +50,7 @@ func (a *app) engineConfig(context int) engine.Config {
 		Profile:     a.cfg.Profile,
 		Residency:   a.cfg.Residency,
 		Activations: a.cfg.Activations,
+		Matrices:    a.cfg.Matrices,
 		Context:     a.cfg.Ctx,
 		KV:          a.cfg.KV,
 		KVSink:      a.cfg.KVSink,
@@ -205,6 +206,9 @@ func (a *app) noteDevice(e *engine.Engine) {
 	}
 	if e.Activations() == engine.ActivationsInt8 {
 		a.note("inputs: products with Q4_K, Q5_K and Q6_K take whole numbers; --activations f32 does not")
+	}
+	if s := e.Matrices(); s.M > 0 {
+		a.note("matrices: products in steps of %d rows and more take cooperative matrices, %v", s.MinRows(), s)
 	}
 	a.note("loaded in %.2f s", e.LoadTime().Seconds())
 }

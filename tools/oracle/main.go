@@ -30,6 +30,7 @@ func main() {
 	profiles := flag.String("profile", "auto,floor", "device profiles")
 	devices := flag.String("device", "", "only devices whose name contains this; \"none\" for no device")
 	activations := flag.String("activations", "f32", "what products take: f32, held to the bars of float32, or int8, held to half of llama.cpp's divergence")
+	matrices := flag.Bool("matrices", false, "form products with cooperative matrices, on devices that have them; held to the bars of float32 and not for the reference")
 	tuning := flag.String("tuning", "", "folder with the tuning of devices (caldera tune) to use")
 	verbose := flag.Bool("v", false, "a line for every batch size instead of the worst of them")
 	reference := flag.Bool("reference", true, "also run the reference backend")
@@ -43,8 +44,8 @@ func main() {
 		}
 		sizes = append(sizes, n)
 	}
-	how = engine.Config{Activations: *activations, TuningDir: *tuning, Warn: func(err error) { fmt.Fprintln(os.Stderr, "oracle:", err) }}
-	err := run(*dir, *only, *devices, sizes, strings.Split(*kvs, ","), strings.Split(*profiles, ","), *reference, *verbose)
+	how = engine.Config{Activations: *activations, Matrices: *matrices, TuningDir: *tuning, Warn: func(err error) { fmt.Fprintln(os.Stderr, "oracle:", err) }}
+	err := run(*dir, *only, *devices, sizes, strings.Split(*kvs, ","), strings.Split(*profiles, ","), *reference && !*matrices, *verbose)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "oracle:", err)
 		if errors.Is(err, errBars) {
