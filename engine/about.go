@@ -34,9 +34,9 @@ func (e *Engine) About() About {
 	return a
 }
 
-// InjectFault makes a call of the device fail, for tests, see [vk.Device.InjectFault]. The reference backend has no device.
+// InjectFault makes a call of each device fail, for tests, see [vk.Device.InjectFault]. The reference backend has no device.
 func (e *Engine) InjectFault(call string, n int, result vk.Result) {
-	if e.die != nil {
-		e.die.Device.InjectFault(call, n, result)
+	for _, d := range e.where.Dies {
+		d.Device.InjectFault(call, n, result)
 	}
 }

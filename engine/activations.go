@@ -30,15 +30,24 @@ func (c *Config) packs(k *shaders.Profile) (bool, error) {
 	return true, nil
 }
 
-// activations decides what the inputs of products are where the model will run.
+// activations decides what the inputs of products are where the model will run. All devices of a model take the same: it must be
+// possible on all, and is chosen where it is faster on all.
 func (p *planner) activations() (err error) {
-	var k *shaders.Profile
-	if p.vulkan {
-		profile := scheduler.Kernels(p.profile)
-		k = &profile
+	if !p.vulkan() {
+		p.model.Packs, err = p.cfg.packs(nil)
+		return err
 	}
-	p.model.Packs, err = p.cfg.packs(k)
-	return err
+	all := true
+	for _, s := range p.sites {
+		k := scheduler.Kernels(s.profile)
+		packs, err := p.cfg.packs(&k)
+		if err != nil {
+			return err
+		}
+		all = all && packs
+	}
+	p.model.Packs = all
+	return nil
 }
 
 // Activations are what the inputs of products are, never auto. Weights of block types that cannot do otherwise have f32.

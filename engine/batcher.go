@@ -30,26 +30,42 @@ type batcher struct {
 	done   chan struct{} // closed when the goroutine has ended; nil before it runs
 
 	relief *relief
-	live   []*job // of the goroutine alone, as is all below
+	live   []*job    // of the goroutine alone, as is all below
+	air    []*flown  // steps under way, the first that began first
+	idle   []*flown  // as many as may begin
+	lanes  int       // how many may be under way together
+	over   time.Time // when the last step ended
 	jobs   []batch.Job
-	parts  []part
 	top    []byte
 	cand   []Candidate
 	row    []float32
 	masked []float32 // a row of which the tokens that a grammar refuses are struck out
 	ids    []int32
 	logit  []float32
-	wants  []int // what the parts' outs are slices of
-	// Of the jobs of a step: each, how it failed, and whether it has ended.
-	jobsOf []*job
-	errs   []error
-	ended  []bool
+	// Of the jobs of a step that has ended: how each failed, and whether it has ended.
+	errs  []error
+	ended []bool
+}
+
+// A flown is a step of the batcher's.
+type flown struct {
+	u     underway
+	lane  int
+	parts []part
+	wants []int // what the parts' outs are slices of
+	jobs  []*job
+	start time.Time
+	plans int // how many there were when it was formed
 }
 
 func newBatcher(e *Engine) (*batcher, error) {
 	b := &batcher{
 		e: e, wake: make(chan struct{}, 1),
 		former: batch.Former{MaxRows: e.cfg.Batch, MaxSeqs: e.state.Slots, MaxLatency: e.cfg.MaxLatency},
+	}
+	b.lanes = e.cfg.lanes(e.where.Split)
+	for lane := range b.lanes {
+		b.idle = append(b.idle, &flown{lane: lane})
 	}
 	b.publish()
 	var err error
@@ -123,6 +139,7 @@ func (b *batcher) run() {
 			b.wait()
 		}
 	}
+	b.settle()
 	b.mu.Lock()
 	all := append(slices.Clone(b.live), b.queue...)
 	b.queue = nil
@@ -170,7 +187,7 @@ func (b *batcher) drop() {
 	})
 	b.mu.Unlock()
 	for _, j := range b.live {
-		if j.ctx.Err() != nil {
+		if j.ctx.Err() != nil && j.under == 0 {
 			gone = append(gone, j)
 		}
 	}
@@ -258,7 +275,7 @@ func (b *batcher) ahead(j *job, pos int) (leader *job, at int) {
 			continue
 		}
 		n := min(common(j.req.Prompt, l.req.Prompt), len(j.req.Prompt)-1)
-		if n > at && n > len(l.seq.tokens) {
+		if n > at && n > l.seq.fed() {
 			leader, at = l, n
 		}
 	}
@@ -275,32 +292,46 @@ func common(a, b []int32) int {
 }
 
 // form chooses what to run next.
-func (b *batcher) form() []part {
+func (b *batcher) form(f *flown) []part {
 	b.jobs = b.jobs[:0]
+	// With several steps under way each takes a share of those that decode, so that there is something to do for all.
+	decoding, share := 0, 0
+	for _, j := range b.live {
+		if j.found == nil && j.leader == nil && len(j.seq.tokens) >= len(j.req.Prompt) {
+			share++
+		}
+	}
+	share = (share + b.lanes - 1) / b.lanes
 	for _, j := range b.live {
 		if j.found != nil || j.leader != nil {
 			continue
 		}
-		n := len(j.seq.tokens)
+		n := j.seq.fed()
 		x := batch.Job{ID: j.id, Prompt: j.prompt(), Cut: b.e.pool.Policy().Cut(n)}
-		x.Decoding = x.Prompt == 0
+		x.Decoding = x.Prompt == 0 && !j.idle() && decoding < share
+		switch {
+		case x.Decoding:
+			decoding++
+		case j.idle():
+			x.Prompt = 0 // it has its place in the order
+		}
 		if len(j.points) > 0 {
 			x.Cut = min(x.Cut, j.points[0]-n)
 		}
 		b.jobs = append(b.jobs, x)
 	}
 	b.former.MaxRows, b.former.MaxSeqs = b.e.maxStep(), b.e.state.Slots
-	b.parts, b.wants = b.parts[:0], b.wants[:0]
+	f.parts, f.wants = f.parts[:0], f.wants[:0]
 	for _, x := range b.former.Next(b.jobs) {
 		j := b.job(x.ID)
 		p := part{seq: j.seq, tokens: j.pending()[:x.Tokens]}
 		if x.Tokens == len(j.pending()) {
-			b.wants = append(b.wants, x.Tokens-1)
-			p.outs = b.wants[len(b.wants)-1:]
+			f.wants = append(f.wants, x.Tokens-1)
+			p.outs = f.wants[len(f.wants)-1:]
 		}
-		b.parts = append(b.parts, p)
+		f.parts = append(f.parts, p)
 	}
-	return b.parts
+	return f.parts
 }
 
 // job returns the live job of an id, or of a sequence.
@@ -308,45 +339,90 @@ func (b *batcher) job(id int) *job {
 	return b.live[slices.IndexFunc(b.live, func(j *job) bool { return j.id == id })]
 }
 
-// step runs one step and does what comes of it. It returns false if there is nothing to run.
+// step begins what can be begun, waits for the end of the first step under way and does what comes of it. It returns false if
+// there is nothing to run.
 func (b *batcher) step() bool {
 	e := b.e
 	e.mu.Lock()
-	parts := b.form()
-	if len(parts) == 0 {
+	e.giveWay()
+	for len(b.idle) > 0 && e.turns.wanting == 0 && b.begin(b.idle[0]) {
+	}
+	if len(b.air) == 0 {
 		e.mu.Unlock()
 		return false
 	}
-	b.jobsOf = slices.Grow(b.jobsOf[:0], len(parts))[:len(parts)]
-	jobs := b.jobsOf
-	defer clear(jobs) // they are not to be kept from the collector
+	b.finish(b.air[0])
+	return true
+}
+
+// settle brings all steps under way to their end.
+func (b *batcher) settle() {
+	for len(b.air) > 0 {
+		b.e.mu.Lock()
+		b.finish(b.air[0])
+	}
+}
+
+// begin forms a step and begins it. It returns false if there is nothing to run. e.mu is held.
+func (b *batcher) begin(f *flown) bool {
+	e := b.e
+	parts := b.form(f)
+	if len(parts) == 0 {
+		return false
+	}
+	f.jobs = slices.Grow(f.jobs[:0], len(parts))[:len(parts)]
 	rows, opt, later := 0, model.GraphOptions{}, model.GraphOptions{}
 	for i, p := range parts {
-		jobs[i] = b.live[slices.IndexFunc(b.live, func(j *job) bool { return j.seq == p.seq })]
+		j := b.live[slices.IndexFunc(b.live, func(j *job) bool { return j.seq == p.seq })]
+		f.jobs[i] = j
+		j.under++
 		rows += len(p.tokens)
-		jobs[i].wants(&later)
+		j.wants(&later)
 		if len(p.outs) > 0 {
-			jobs[i].wants(&opt)
+			j.wants(&opt)
 		}
 	}
 	if opt == (model.GraphOptions{}) {
 		opt.TopK = 1 // nobody wants logits; the plan of greedy steps serves
 	}
-	start, plans := time.Now(), len(e.plans)
-	// When these have their prompts, each decodes.
-	n := bucket(len(parts))
-	p, _, err := e.step(parts, e.outs(bucket(rows)), opt, planKey{rows: n, outs: e.outs(n), opt: later})
+	f.start, f.plans = time.Now(), len(e.plans)
+	err := e.begin(&f.u, f.lane, parts, e.outs(bucket(rows)), opt)
+	b.idle, b.air = slices.Delete(b.idle, 0, 1), append(b.air, f)
+	e.moreUnder(1)
+	if err != nil {
+		return false // its jobs are told when it is its turn
+	}
+	// When these have their prompts, each decodes. While the device runs this step there is time to make the plan for that; what
+	// keeps it from being made is told when it is needed.
+	n := bucket((len(parts) + b.lanes - 1) / b.lanes)
+	_, _ = e.plan(planKey{rows: n, outs: e.outs(n), opt: later, lane: f.lane})
+	return true
+}
+
+// finish waits for the end of the first step under way and does what comes of it. e.mu is held, and is not when it returns.
+func (b *batcher) finish(f *flown) {
+	e := b.e
+	err := e.finish(&f.u)
+	b.air, b.idle = slices.Delete(b.air, 0, 1), append(b.idle, f)
+	e.moreUnder(-1)
+	jobs, parts := f.jobs, f.parts
+	defer clear(jobs) // they are not to be kept from the collector
+	for _, j := range jobs {
+		if j.under--; err != nil {
+			j.broken = err
+		}
+	}
 	if err != nil {
 		e.mu.Unlock()
-		for _, j := range jobs {
-			b.end(j, err)
-		}
-		return true
+		b.endBroken(jobs)
+		return
 	}
 	now := time.Now()
-	if len(e.plans) == plans { // else a plan was made, which says nothing of the next step
-		b.former.Done(rows, now.Sub(start))
+	if len(e.plans) == f.plans { // else a plan was made, which says nothing of the next step
+		// With several under way a step takes as long as the last one had ended before it.
+		b.former.Done(f.u.rows, now.Sub(later(f.start, b.over)))
 	}
+	b.over = now
 	b.errs = slices.Grow(b.errs[:0], len(jobs))[:len(jobs)]
 	b.ended = slices.Grow(b.ended[:0], len(jobs))[:len(jobs)]
 	errs, ended := b.errs, b.ended
@@ -354,6 +430,11 @@ func (b *batcher) step() bool {
 	clear(ended)
 	out := 0
 	for i, j := range jobs {
+		at := out
+		out += len(parts[i].outs)
+		if j.broken != nil {
+			continue // by a step before this one
+		}
 		if len(parts[i].tokens) > 1 || len(parts[i].outs) == 0 {
 			j.report()
 		}
@@ -362,13 +443,12 @@ func (b *batcher) step() bool {
 			continue
 		}
 		var t Token
-		if t, errs[i] = b.draw(j, p, out); errs[i] == nil {
+		if t, errs[i] = b.draw(j, f.u.plan, at); errs[i] == nil {
 			ended[i] = j.drawn(e, t, now)
 		}
-		out++
 	}
 	for i, j := range jobs {
-		if errs[i] == nil {
+		if errs[i] == nil && j.broken == nil {
 			e.keep(j, ended[i])
 		}
 	}
@@ -378,5 +458,22 @@ func (b *batcher) step() bool {
 			b.end(j, errs[i])
 		}
 	}
-	return true
+	b.endBroken(jobs)
+}
+
+// endBroken ends the jobs of which a step has failed and none is under way.
+func (b *batcher) endBroken(jobs []*job) {
+	for _, j := range jobs {
+		if j.broken != nil && j.under == 0 {
+			b.end(j, j.broken)
+		}
+	}
+}
+
+// later is the later of two times.
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }

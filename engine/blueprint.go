@@ -75,9 +75,9 @@ func (b *Blueprint) Kernels(info vk.DeviceInfo) (shaders.Profile, error) {
 	if err := p.on(info); err != nil {
 		return shaders.Profile{}, err
 	}
-	k := scheduler.Kernels(p.profile)
-	if _, binding := p.weights(); binding > 0 {
-		k.MaxBinding = min(k.MaxBinding, binding)
+	k := scheduler.Kernels(p.sites[0].profile)
+	if _, _, binding := p.weights(nil); binding[0] > 0 {
+		k.MaxBinding = min(k.MaxBinding, binding[0])
 	}
 	var err error
 	k.Matrices, err = p.cfg.matrices(&k)

@@ -4,6 +4,8 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,11 +45,18 @@ type Config struct {
 	Name string
 
 	Backend string // Vulkan (default) or Reference
-	Device  string // name, UUID or index; empty picks the best
-	Profile string // restricts the device, see vk.ProfileFor
-	Context int    // most tokens of a sequence; default min(4096, the model's)
-	Slots   int    // sequences that run at a time, 1 (default) to 64
-	Batch   int    // most rows of a step, 1..512; default 512, or 64 on software devices
+	Device  string // name, UUID or index; empty picks the best; several, with commas between, share the layers
+	// Split divides the layers among several devices: the first layer of each but the first ("20"), the share of each
+	// ("0.5,0.5"), or SplitAuto (default). Tokens do not depend on it but for the rounding of other drivers.
+	Split string
+	// UnderWay is how many steps are under way together at most; default one for each device. With 1 one device works at a time.
+	UnderWay int
+	// DeviceLimits bounds what each device takes in bytes, the pages of the model file that it reads among it; 0 for no bound.
+	DeviceLimits []int64
+	Profile      string // restricts the device, see vk.ProfileFor
+	Context      int    // most tokens of a sequence; default min(4096, the model's)
+	Slots        int    // sequences that run at a time, 1 (default) to 64
+	Batch        int    // most rows of a step, 1..512; default 512, or 64 on software devices
 	// KV is the type of the KV cache: "f16" (default), "f32", "q8_0" or "q4_0". With the last two the first KVSink
 	// tokens of a sequence, rounded up to whole pages, and the last KVWindow, beside the page being filled, stay F16.
 	KV               string
@@ -87,6 +96,8 @@ type Config struct {
 	// another version is not used, which Warn is told.
 	TuningDir string
 
+	// Trace, if not nil, is told what each device did and when, while steps are carried on. It must not call the engine.
+	Trace func(Stretch)
 	// Check makes every plan look for missing barriers in what it recorded.
 	Check bool
 	// BreakKernel names a kernel to run from damaged code, to show that Verify finds it.
@@ -103,6 +114,9 @@ type Config struct {
 	settle   time.Duration          // between steps of the memory ladder, 0 is its default; likewise
 	inject   func(*vk.Device)       // called with the device before anything is loaded, in tests
 }
+
+// A Stretch is the time that a device was busy with a step.
+type Stretch = scheduler.Stretch
 
 // ErrContextFull reports that a sequence has reached the context; a recurrent model cannot drop its oldest
 // tokens, so there is no sliding on.
@@ -145,26 +159,32 @@ type Engine struct {
 	rope     *model.Rope
 	state    *model.State
 	instance *vk.Instance
-	die      *scheduler.Die     // nil on the reference backend
-	memory   shaders.HostMemory // nil on a device
+	where    scheduler.Placement       // the devices and which layers they have; no device on the reference backend
+	die      *scheduler.Die            // the first of them, nil without
+	machine  scheduler.Machine         // of the steps
+	homes    map[*shaders.Buffer][]int // on which devices weights and state are
+	memory   shaders.HostMemory        // nil on a device
 	plans    map[planKey]*planned
 	limit    rowLimit
 	load     time.Duration
 
-	resident weights.Report
+	resident []weights.Report // by device
 	prefault *prefault
 
 	planner planner // of the memory
 	room    *MemoryPlan
 	works   [workspaces]*scheduler.Workspace
-	parts   []part // of the last step of TopEach, and the runs of the last step of any: used again for the next
-	runs    []shaders.Run
+	under   underway // of step
+	turns   turns
+	runs    []shaders.Run // of the last step, used again for the next
 }
 
 // Open reads a model and puts it on a device.
 func Open(cfg Config) (_ *Engine, err error) {
 	start := time.Now()
 	e := &Engine{cfg: cfg, plans: map[planKey]*planned{}, seqs: map[*sequence]struct{}{}}
+	e.turns.changed.L = &e.mu
+	e.machine.Trace = cfg.Trace
 	defer func() {
 		if err != nil {
 			e.Close()
@@ -242,6 +262,8 @@ func (c *Config) defaults() error {
 		return fmt.Errorf("backend %q: use %s or %s", c.Backend, Vulkan, Reference)
 	case c.KVSink < 0 || c.KVWindow < 0:
 		return fmt.Errorf("a KV cache with a sink of %d tokens and a window of %d", c.KVSink, c.KVWindow)
+	case c.UnderWay < 0:
+		return fmt.Errorf("%d steps under way", c.UnderWay)
 	case c.Slots < 1 || c.Slots > MaxSlots:
 		return fmt.Errorf("%d sequences at once: use 1 to %d", c.Slots, MaxSlots)
 	case c.SubmitBudget < -1 || c.Queue < -1 || c.MaxLatency < 0 || c.CacheRAM < 0 || c.CacheDisk < 0 || c.CacheEvery < -1 || c.MemoryLimit < 0:
@@ -315,37 +337,63 @@ func (e *Engine) openDevice() (err error) {
 	if e.instance, err = vk.Open(vk.Config{AppName: "caldera"}); err != nil {
 		return err
 	}
-	info, err := e.instance.Select(e.cfg.Device)
-	if err != nil {
+	p := planner{model: e.model, file: e.file, cfg: e.cfg}
+	if err := p.place(e.instance); err != nil {
 		return err
 	}
-	p, err := vk.ProfileFor(info, e.cfg.Profile)
-	if err != nil {
-		return err
-	}
-	if err := e.fit(planner{vulkan: true, info: info, profile: p, devices: e.instance.Devices()}); err != nil {
+	if err := e.fit(p); err != nil {
 		return err
 	}
 	e.newState()
-	dev, err := e.instance.NewDevice(info, p)
+	e.where.Split = p.split
+	e.homes = homes(e.model, e.state, p.split)
+	if e.limit.budget = max(e.cfg.SubmitBudget, 0); e.cfg.SubmitBudget == 0 && !p.software() {
+		e.limit.budget = DefaultSubmitBudget
+	}
+	for _, s := range p.sites {
+		if err := e.openDie(s); err != nil {
+			return err
+		}
+	}
+	for i, s := range p.sites {
+		if err := e.loadWeights(i, s); err != nil {
+			return fmt.Errorf("loading %s on %s: %w", e.file.Name(), s.info.Name, err)
+		}
+	}
+	e.room.loaded(e.resident)
+	e.reachThreads()
+	// What was copied from a file that changed meanwhile is worth nothing.
+	if err := e.file.Intact(); err != nil {
+		return fmt.Errorf("loading %s: %w", e.file.Name(), err)
+	}
+	return e.allocateState()
+}
+
+// openDie opens a device and adds it to those that run the model.
+func (e *Engine) openDie(s site) error {
+	dev, err := e.instance.NewDevice(s.info, s.profile)
 	if err != nil {
 		return err
 	}
-	e.die = scheduler.NewDie(dev)
-	e.die.Break = e.cfg.BreakKernel
-	if e.die.Kernels.Matrices, err = e.cfg.matrices(&e.die.Kernels); err != nil {
+	die := scheduler.NewDie(dev)
+	e.where.Dies = append(e.where.Dies, die)
+	e.die = e.where.Dies[0]
+	die.Break = e.cfg.BreakKernel
+	if die.Kernels.Matrices, err = e.cfg.matrices(&die.Kernels); err != nil {
 		return err
 	}
-	if e.die.Kernels.Tuned, err = e.cfg.tuned(info, p, &e.die.Kernels); err != nil {
-		e.warn(fmt.Errorf("%s runs without its tuning: %w", info.Name, err))
+	if die.Kernels.Tuned, err = e.cfg.tuned(s.info, s.profile, &die.Kernels); err != nil {
+		e.warn(fmt.Errorf("%s runs without its tuning: %w", s.info.Name, err))
 	}
-	if e.limit.budget = max(e.cfg.SubmitBudget, 0); e.cfg.SubmitBudget == 0 && !p.Software {
-		e.limit.budget = DefaultSubmitBudget
+	return nil
+}
+
+// dieOf is the device of a state buffer.
+func (e *Engine) dieOf(b *shaders.Buffer) *scheduler.Die {
+	if at := e.homes[b]; len(at) > 0 {
+		return e.where.Dies[at[0]]
 	}
-	if err := e.loadWeights(info, p); err != nil {
-		return fmt.Errorf("loading %s on %s: %w", e.file.Name(), info.Name, err)
-	}
-	return e.allocateState()
+	return e.die
 }
 
 // allocateState gives the state and the steps of generation their memory.
@@ -353,14 +401,23 @@ func (e *Engine) allocateState() error {
 	if e.die == nil {
 		return nil
 	}
+	e.homes = homes(e.model, e.state, e.where.Split)
 	for _, b := range e.state.Buffers() {
 		// Neither pages nor slots need clearing: nothing reads a position or a slot before writing it.
-		if err := e.die.Allocate(b, false); err != nil {
-			return fmt.Errorf("state on %s (%d sequences, context %d): %w", e.die.Device.Info().Name, e.cfg.Slots, e.cfg.Context, err)
+		die := e.dieOf(b)
+		if err := die.Allocate(b, false); err != nil {
+			return fmt.Errorf("state on %s (%d sequences, context %d): %w", die.Device.Info().Name, e.cfg.Slots, e.cfg.Context, err)
 		}
 	}
-	_, err := e.workspace(generation)
-	return err
+	if _, err := e.workspace(generation); err != nil {
+		return err
+	}
+	for lane := 1; lane < e.cfg.lanes(e.where.Split); lane++ {
+		if _, err := e.workspace(behind + lane - 1); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // newState lays out the state that the plan of the engine's memory has room for.
@@ -386,12 +443,12 @@ func (e *Engine) Close() error {
 	e.freeWorkspaces()
 	var errs []error
 	e.prefault.stop()
-	if e.die != nil {
+	for _, d := range e.where.Dies {
 		// A cache that cannot be kept costs the next start some time, and is no reason to fail.
-		_ = e.die.Device.SavePipelineCache()
-		errs = append(errs, e.die.Close())
-		e.die = nil
+		_ = d.Device.SavePipelineCache()
+		errs = append(errs, d.Close())
 	}
+	e.where.Dies, e.die = nil, nil
 	if e.instance != nil {
 		if n := e.instance.ValidationCount(); n > 0 {
 			errs = append(errs, fmt.Errorf("the validation layers reported %d messages, first: %s", n, e.instance.ValidationMessages()[0]))
@@ -433,6 +490,7 @@ func (e *Engine) SetBatch(n int) error {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.alone()
 	if err := e.reserve(n); err != nil {
 		return err
 	}
@@ -440,15 +498,15 @@ func (e *Engine) SetBatch(n int) error {
 	return nil
 }
 
-// DeviceStats are the device's counters since it was opened, zero on the reference backend.
-func (e *Engine) DeviceStats() vk.Stats {
-	if e.die == nil {
-		return vk.Stats{}
+// DeviceStats are the devices' counters since they were opened, summed up; zero on the reference backend.
+func (e *Engine) DeviceStats() (sum vk.Stats) {
+	for _, d := range e.where.Dies {
+		sum = sum.Add(d.Device.Stats())
 	}
-	return e.die.Device.Stats()
+	return sum
 }
 
-// DeviceInfo describes the device, zero on the reference backend.
+// DeviceInfo describes the device, the first of several; zero on the reference backend.
 func (e *Engine) DeviceInfo() vk.DeviceInfo {
 	if e.die == nil {
 		return vk.DeviceInfo{}
@@ -464,8 +522,21 @@ func (e *Engine) Device() string {
 	if e.die == nil {
 		return referenceName
 	}
-	return e.die.Device.Info().String()
+	return strings.Join(e.DeviceNames(), " + ")
 }
 
-// Software reports whether the device is a software implementation, or none at all.
-func (e *Engine) Software() bool { return e.die == nil || e.die.Device.Profile().Software }
+// DeviceNames names the devices, none on the reference backend.
+func (e *Engine) DeviceNames() (names []string) {
+	for _, d := range e.where.Dies {
+		names = append(names, d.Device.Info().String())
+	}
+	return names
+}
+
+// Split says where the layers are divided among several devices: the first layer of each but the first.
+func (e *Engine) Split() []int { return slices.Clone(e.where.Split) }
+
+// Software reports whether all devices are software implementations, or there is none.
+func (e *Engine) Software() bool {
+	return !slices.ContainsFunc(e.where.Dies, func(d *scheduler.Die) bool { return !d.Device.Profile().Software })
+}

@@ -32,6 +32,8 @@ type job struct {
 	leader *job               // computes what the prompts share up to part, where it is waited for
 	part   int
 	next   []int32 // the last token drawn, which is to be fed
+	under  int     // steps that it is in
+	broken error   // how one of them failed, while others are under way
 
 	result                      Result
 	accepted, seated, first, at time.Time // of acceptance, of the seat, of the first and of the last token
@@ -105,7 +107,7 @@ func (e *Engine) newJob(ctx context.Context, r Request) (*job, error) {
 }
 
 // prompt is how many tokens of the prompt have not been fed.
-func (j *job) prompt() int { return max(0, len(j.req.Prompt)-len(j.seq.tokens)) }
+func (j *job) prompt() int { return max(0, len(j.req.Prompt)-j.seq.fed()) }
 
 // stop makes a job capture its sequence at a position that it has not passed.
 func (j *job) stop(at int) {
@@ -114,9 +116,15 @@ func (j *job) stop(at int) {
 	}
 }
 
+// idle reports whether the job has nothing that can be fed before a step of it has ended: its next token is not drawn yet, it
+// is to be captured where that step ends, or it will end.
+func (j *job) idle() bool {
+	return j.under > 0 && (j.prompt() == 0 || len(j.points) > 0 && j.points[0] <= j.seq.fed() || j.ctx.Err() != nil || j.broken != nil)
+}
+
 // pending are the tokens that can be fed.
 func (j *job) pending() []int32 {
-	if n := len(j.seq.tokens); n < len(j.req.Prompt) {
+	if n := j.seq.fed(); n < len(j.req.Prompt) {
 		return j.req.Prompt[n:]
 	}
 	return j.next

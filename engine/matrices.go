@@ -24,13 +24,15 @@ func (c *Config) matrices(k *shaders.Profile) (shaders.MatrixShape, error) {
 
 // checkMatrices refuses cooperative matrices where the model will run, if they are asked for and there are none.
 func (p *planner) checkMatrices() error {
-	if !p.vulkan {
+	if !p.vulkan() {
 		_, err := p.cfg.matrices(nil)
 		return err
 	}
-	k := scheduler.Kernels(p.profile)
-	if _, err := p.cfg.matrices(&k); err != nil {
-		return fmt.Errorf("%s, profile %s: %w", p.info.Name, p.profile.Name, err)
+	for _, s := range p.sites {
+		k := scheduler.Kernels(s.profile)
+		if _, err := p.cfg.matrices(&k); err != nil {
+			return fmt.Errorf("%s, profile %s: %w", s.info.Name, s.profile.Name, err)
+		}
 	}
 	return nil
 }

@@ -6,9 +6,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/calderaml/caldera/engine/kv"
 	"github.com/calderaml/caldera/engine/model"
 	"github.com/calderaml/caldera/engine/weights"
 	"github.com/calderaml/caldera/gguf"
+	"github.com/calderaml/caldera/scheduler"
+	"github.com/calderaml/caldera/shaders"
 	"github.com/calderaml/caldera/vk"
 )
 
@@ -39,6 +42,7 @@ type MemoryPlan struct {
 	KVType       string `json:"kv_type"`
 
 	Weights WeightMemory `json:"weights"`
+	Dies    []DieMemory  `json:"devices"` // what lies on each device; none with the reference
 	KV      KVMemory     `json:"kv"`
 	State   StateMemory  `json:"state"`
 
@@ -57,6 +61,74 @@ type MemoryPlan struct {
 	MaxContext int          `json:"max_context"` // the largest context that fits with everything else as it is, 0 for none
 	Notes      []string     `json:"notes"`       // what is worth knowing about a plan that fits
 	Advice     []string     `json:"advice"`      // what would make it fit
+}
+
+// DieMemory is what lies on one device. Its layers are [FirstLayer, EndLayer); the first device has the embedding too, and the last
+// the head.
+type DieMemory struct {
+	Device     string `json:"device"`
+	FirstLayer int    `json:"first_layer"`
+	EndLayer   int    `json:"end_layer"`
+
+	Imported int64 `json:"imported"` // weights, as in WeightMemory
+	Copied   int64 `json:"copied"`
+	Uploaded int64 `json:"uploaded"`
+	Host     int64 `json:"host"`
+	KV       int64 `json:"kv"`
+	State    int64 `json:"state"`
+	Scratch  int64 `json:"scratch"`
+	Step     int64 `json:"step"`
+	Results  int64 `json:"results"`
+	In       int64 `json:"rows_in"`  // hidden rows from the device before, in the host's reach
+	Out      int64 `json:"rows_out"` // and for the one after
+}
+
+// Weights is the sum of the weights that the device reads.
+func (d *DieMemory) Weights() int64 { return d.Imported + d.Copied + d.Uploaded }
+
+// Total is all that the device reads and writes, pages of the file among it.
+func (d *DieMemory) Total() int64 {
+	return d.Weights() + d.KV + d.State + d.Scratch + d.Step + d.Results + d.In + d.Out
+}
+
+// needs takes in what steps need on each device.
+func (m *MemoryPlan) needs(ns []scheduler.Needs) {
+	m.Scratch, m.Step, m.Results = 0, 0, 0
+	for i, n := range ns {
+		m.Scratch, m.Step, m.Results = m.Scratch+n.Scratch, m.Step+n.Step+n.In, m.Results+n.Results+n.Out
+		if i < len(m.Dies) {
+			d := &m.Dies[i]
+			d.Scratch, d.Step, d.Results, d.In, d.Out = n.Scratch, n.Step, n.Results, n.In, n.Out
+		}
+	}
+}
+
+// placeState takes in what state is on each device.
+func (m *MemoryPlan) placeState(st *model.State, homes map[*shaders.Buffer][]int) {
+	if len(m.Dies) == 0 {
+		return
+	}
+	kv := map[*shaders.Buffer]bool{}
+	for _, p := range append(st.PageViews(0), coldViews(st)...) {
+		kv[p.Buf] = true
+	}
+	for _, b := range st.Buffers() {
+		for _, i := range homes[b] {
+			if kv[b] {
+				m.Dies[i].KV += b.Size
+			} else {
+				m.Dies[i].State += b.Size
+			}
+		}
+	}
+}
+
+// coldViews are views of the pools of cold pages, if there are any.
+func coldViews(st *model.State) []shaders.View {
+	if st.ColdPages == 0 {
+		return nil
+	}
+	return st.PageViews(kv.Cold)
 }
 
 // WeightMemory is the weights by where they live and by what they are.
@@ -146,14 +218,9 @@ func PlanMemory(cfg Config) (*MemoryPlan, error) {
 			return nil, err
 		}
 		defer in.Close()
-		info, err := in.Select(cfg.Device)
-		if err != nil {
+		if err := p.place(in); err != nil {
 			return nil, err
 		}
-		if err := p.on(info); err != nil {
-			return nil, err
-		}
-		p.devices = in.Devices()
 	}
 	if err := p.activations(); err != nil {
 		return nil, err
@@ -238,12 +305,20 @@ func (e *Engine) Memory() *MemoryPlan {
 	return e.room
 }
 
-// MemoryInUse returns what the device's buffers use now, zero on the reference backend.
-func (e *Engine) MemoryInUse() vk.MemoryInUse {
-	if e.die == nil {
-		return vk.MemoryInUse{}
+// MemoryInUse returns what the devices' buffers use now, zero on the reference backend.
+func (e *Engine) MemoryInUse() (sum vk.MemoryInUse) {
+	for _, m := range e.MemoryByDevice() {
+		sum = sum.Add(m)
 	}
-	return e.die.Device.MemoryInUse()
+	return sum
+}
+
+// MemoryByDevice is MemoryInUse of each device.
+func (e *Engine) MemoryByDevice() (all []vk.MemoryInUse) {
+	for _, d := range e.where.Dies {
+		all = append(all, d.Device.MemoryInUse())
+	}
+	return all
 }
 
 // Refusal is the error of a plan that does not fit, nil for one that does.

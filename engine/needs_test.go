@@ -26,12 +26,12 @@ func TestEveryStepFits(t *testing.T) {
 		for _, slots := range []int{1, 3, 16, 64} {
 			for _, batch := range []int{1, 20, 128} {
 				st := m.NewState(model.StateShape{Slots: slots, Pages: 8 * slots, KV: shaders.KVF16})
-				room := stepNeeds(m, st, 8, batch, true)
+				room := stepNeeds(m, st, nil, 8, batch, true)[0]
 				for rows := 1; rows <= bucket(batch); rows *= 2 {
 					n := min(rows, slots)
 					for _, opt := range []model.GraphOptions{{}, {TopK: 1}, {TopK: 20}, {TopK: shaders.TopKMax}, {Logits: true}, {TopK: 1, Logits: true}} {
 						g, _ := m.Graph(shaders.StepShape{Rows: rows, Seqs: n, Outs: n, Pages: 8}, st, opt)
-						if need := scheduler.NeedsOf(g); room.Max(need) != room {
+						if need := scheduler.NeedsOf(g, nil)[0]; room.Max(need) != room {
 							t.Errorf("%s, %d slots, batch %d: a step of %d rows with %+v needs %+v, there is %+v", arch, slots, batch, rows, opt, need, room)
 						}
 					}

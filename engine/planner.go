@@ -22,24 +22,39 @@ import (
 type planner struct {
 	file    *gguf.File
 	model   *model.Model
-	cfg     Config        // with a context
-	held    *MemoryPlan   // what the engine takes now and gives back first, or nil
-	share   int           // of pages for all sequences together, in parts of a context; 0 for a whole one each
-	info    vk.DeviceInfo // of the device, if vulkan
-	profile vk.Profile
+	cfg     Config          // with a context
+	held    *MemoryPlan     // what the engine takes now and gives back first, or nil
+	share   int             // of pages for all sequences together, in parts of a context; 0 for a whole one each
+	sites   []site          // the devices; none is the reference
+	split   scheduler.Split // of the layers among them
 	devices []vk.DeviceInfo // that could be used instead
-	vulkan  bool
+}
+
+// A site is a device that a plan puts layers on.
+type site struct {
+	info    vk.DeviceInfo
+	profile vk.Profile
 }
 
 // on makes the planner plan for a device.
-func (p *planner) on(info vk.DeviceInfo) (err error) {
-	p.vulkan, p.info = true, info
-	p.profile, err = vk.ProfileFor(info, p.cfg.Profile)
+func (p *planner) on(info vk.DeviceInfo) error {
+	profile, err := vk.ProfileFor(info, p.cfg.Profile)
+	p.sites, p.split = []site{{info, profile}}, nil
 	return err
 }
 
+// vulkan reports whether the model will run on devices.
+func (p *planner) vulkan() bool { return len(p.sites) > 0 }
+
 // software reports whether the processor computes.
-func (p *planner) software() bool { return !p.vulkan || p.profile.Software }
+func (p *planner) software() bool {
+	return !slices.ContainsFunc(p.sites, func(s site) bool { return !s.profile.Software })
+}
+
+// unified reports whether all devices share the host's memory.
+func (p *planner) unified() bool {
+	return !slices.ContainsFunc(p.sites, func(s site) bool { return !s.profile.Unified })
+}
 
 // plan computes the plan without advice.
 func (p *planner) plan() *MemoryPlan {
@@ -49,23 +64,36 @@ func (p *planner) plan() *MemoryPlan {
 	st := p.model.NewState(shape)
 	m := &MemoryPlan{
 		Model: p.file.Name(), Arch: p.model.Arch, Layers: p.model.Layers, Backend: p.cfg.Backend, Device: referenceName,
-		Software: p.software(), Unified: !p.vulkan || p.profile.Unified,
+		Software: p.software(), Unified: p.unified(),
 		Context: p.cfg.Context, ModelContext: p.model.Context, Slots: shape.Slots, Batch: batch, KVType: p.cfg.KV,
 		Notes: []string{}, Advice: []string{},
 	}
-	var binding int64
-	m.Weights, binding = p.weights()
-	m.KV, m.State = p.state(shape, binding)
-	need := stepNeeds(p.model, st, pages, batch, p.vulkan)
-	if shape.ColdPages > 0 {
-		need = need.Add(needsOf(p.model.EncodeGraph(st.Slots, st), p.vulkan))
+	homes := homes(p.model, st, p.split)
+	var bindings []int64
+	m.Weights, m.Dies, bindings = p.weights(homes)
+	m.KV, m.State = p.state(shape, homes, bindings)
+	needs := stepNeeds(p.model, st, p.split, pages, batch, p.vulkan())
+	for i := range needs {
+		for range p.cfg.lanes(p.split) - 1 {
+			needs[i] = needs[i].Add(needs[i].Beside())
+		}
 	}
-	m.Scratch, m.Step, m.Results = need.Scratch, need.Step, need.Results
-	m.AllLogits = logitNeeds(p.model, st, pages, batch, p.vulkan).Total()
+	if shape.ColdPages > 0 {
+		needs = addNeeds(needs, needsOf(p.model.EncodeGraph(st.Slots, st), p.split, p.vulkan()))
+	}
+	m.needs(needs)
+	m.AllLogits = totalNeeds(logitNeeds(p.model, st, p.split, pages, batch, p.vulkan()))
 	m.Snapshots = p.cfg.CacheRAM
-	if p.vulkan {
-		m.Device = p.info.String()
-		m.Staging = scheduler.LoadStaging(m.Weights.Uploaded)
+	m.placeState(st, homes)
+	if p.vulkan() {
+		m.Device = ""
+		for i, s := range p.sites {
+			if i > 0 {
+				m.Device += " + "
+			}
+			m.Device += s.info.String()
+			m.Staging += scheduler.LoadStaging(m.Dies[i].Uploaded)
+		}
 	}
 	w := &m.Weights
 	m.Needed = w.Copied + w.Uploaded + w.Host + m.KV.Bytes + m.State.Bytes + m.Scratch + m.Step + m.Results + m.Staging + m.Snapshots
@@ -101,33 +129,41 @@ func (m *MemoryPlan) reachable() bool {
 		(m.State.MaxSlots == 0 || m.Slots <= m.State.MaxSlots)
 }
 
-// weights sums up the weights, and returns the most bytes that kernels can bind at once, 0 for no limit.
-func (p *planner) weights() (WeightMemory, int64) {
+// weights sums up the weights, together and by device, and returns the most bytes that kernels can bind at once on each, 0 for no limit.
+func (p *planner) weights(homes map[*shaders.Buffer][]int) (w WeightMemory, dies []DieMemory, bindings []int64) {
 	items := p.model.Weights
-	var w WeightMemory
-	var where []weights.Residency
-	binding := int64(0)
-	if p.vulkan {
-		d := weights.Decide(p.file, items, p.cfg.caps(p.info, p.profile))
-		where, binding = d.Residency, d.Binding()
-	} else {
-		where = mapped(items)
+	count := func(d *DieMemory, items []weights.Item, where []weights.Residency) {
+		for i, it := range items {
+			n := it.Buf.Size
+			w.Total += n
+			switch where[i] {
+			case weights.Imported:
+				d.Imported += n
+			case weights.Copied:
+				d.Copied += n
+			case weights.Uploaded:
+				d.Uploaded += n
+			case weights.HostOnly:
+				d.Host += n
+			}
+		}
+		w.Imported, w.Copied, w.Uploaded, w.Host = w.Imported+d.Imported, w.Copied+d.Copied, w.Uploaded+d.Uploaded, w.Host+d.Host
+	}
+	for i, s := range p.sites {
+		d := DieMemory{Device: s.info.String()}
+		d.FirstLayer, d.EndLayer = p.split.Range(i, p.model.Layers)
+		mine := itemsOf(items, homes, i)
+		decision := weights.Decide(p.file, mine, p.cfg.caps(s.info, s.profile))
+		count(&d, mine, decision.Residency)
+		dies, bindings = append(dies, d), append(bindings, decision.Binding())
+	}
+	if !p.vulkan() {
+		count(&DieMemory{}, items, mapped(items))
 	}
 	classes := map[model.Class]*WeightClass{}
 	types := map[model.Class]map[string]int64{}
-	for i, it := range items {
+	for _, it := range items {
 		n := it.Buf.Size
-		w.Total += n
-		switch where[i] {
-		case weights.Imported:
-			w.Imported += n
-		case weights.Copied:
-			w.Copied += n
-		case weights.Uploaded:
-			w.Uploaded += n
-		case weights.HostOnly:
-			w.Host += n
-		}
 		// A buffer that is made of parts of a tensor has its name and, in brackets, which part.
 		name, _, _ := strings.Cut(it.Buf.Name, "[")
 		c := model.ClassOf(name)
@@ -155,7 +191,7 @@ func (p *planner) weights() (WeightMemory, int64) {
 			w.NotUsed += t.Size
 		}
 	}
-	return w, binding
+	return w, dies, bindings
 }
 
 // configured is the source of what is available by the configuration.
@@ -196,16 +232,20 @@ func (p *planner) shape() model.StateShape {
 }
 
 // state sizes the state of all sequences, of which kernels bind a layer's buffers whole.
-func (p *planner) state(shape model.StateShape, binding int64) (KVMemory, StateMemory) {
-	most := func(views []shaders.View) int {
-		largest := int64(0)
+func (p *planner) state(shape model.StateShape, homes map[*shaders.Buffer][]int, bindings []int64) (KVMemory, StateMemory) {
+	// The largest of a layer bounds how many there may be, on the device that it is on.
+	most := func(views []shaders.View) (n int) {
 		for _, v := range views {
-			largest = max(largest, v.Len)
+			for i, binding := range bindings {
+				if at := homes[v.Buf]; binding == 0 || v.Len == 0 || len(at) > 0 && !slices.Contains(at, i) {
+					continue
+				}
+				if k := int(binding / v.Len); n == 0 || k < n {
+					n = k
+				}
+			}
 		}
-		if binding == 0 || largest == 0 {
-			return 0
-		}
-		return int(binding / largest)
+		return n
 	}
 	one := shape
 	one.Slots, one.Pages = 1, 1
@@ -260,46 +300,68 @@ func (p *planner) pools(m *MemoryPlan) []MemoryPool {
 	if limit := p.cfg.MemoryLimit; limit > 0 {
 		pools = append(pools, MemoryPool{Name: "memory limit", Size: limit, Available: limit, Margin: margin(limit), Source: configured, Needed: m.Needed})
 	}
-	if !p.vulkan {
+	if !p.vulkan() {
 		host.Needed = m.Needed
 		return append(pools, host)
 	}
-	local := m.Weights.Copied + m.Weights.Uploaded + m.KV.Bytes + m.State.Bytes + m.Scratch
-	heaps := make([]int64, len(p.info.Heaps))
-	for _, x := range []struct {
-		use vk.MemoryUse
-		n   int64
-	}{{vk.DeviceLocal, local}, {vk.HostVisible, m.Step + m.Staging}, {vk.Readback, m.Results}} {
-		if h := p.info.HeapFor(x.use); h >= 0 {
-			heaps[h] += x.n
-		}
-	}
 	host.Needed = m.Weights.Host + m.Snapshots
-	for i, h := range p.info.Heaps {
-		if p.info.Unified() || !h.DeviceLocal {
-			host.Needed += heaps[i]
+	var known []MemoryPool // heaps of devices, of which a device may be there twice
+	for i, s := range p.sites {
+		d := &m.Dies[i]
+		if limit := p.cfg.deviceLimit(i); limit > 0 {
+			pools = append(pools, MemoryPool{Name: fmt.Sprintf("limit of device %d", i), Size: limit, Available: limit, Source: configured, Needed: d.Total()})
 		}
-		// A software device's heap is the machine's memory, and its size an invention: Mesa's says 2 GiB.
-		if heaps[i] == 0 || p.profile.Software && h.Budget <= 0 {
-			continue
+		heaps := make([]int64, len(s.info.Heaps))
+		for _, x := range []struct {
+			use vk.MemoryUse
+			n   int64
+		}{
+			{vk.DeviceLocal, d.Copied + d.Uploaded + d.KV + d.State + d.Scratch},
+			{vk.HostVisible, d.Step + d.In + scheduler.LoadStaging(d.Uploaded)}, {vk.Readback, d.Results + d.Out},
+		} {
+			if h := s.info.HeapFor(x.use); h >= 0 {
+				heaps[h] += x.n
+			}
 		}
-		x := MemoryPool{Name: fmt.Sprintf("device heap %d", i), Size: h.Size, Available: h.Free(), Source: "size of the heap", Needed: heaps[i]}
-		if h.Budget > 0 {
-			x.Source, x.Margin = "budget of the driver", margin(h.Budget)
+		for j, h := range s.info.Heaps {
+			if s.info.Unified() || !h.DeviceLocal {
+				host.Needed += heaps[j]
+			}
+			// A software device's heap is the machine's memory, and its size an invention: Mesa's says 2 GiB.
+			if heaps[j] == 0 || s.profile.Software && h.Budget <= 0 {
+				continue
+			}
+			x := MemoryPool{Name: fmt.Sprintf("device heap %d", j), Size: h.Size, Available: h.Free(), Source: "size of the heap", Needed: heaps[j]}
+			if h.Budget > 0 {
+				x.Source, x.Margin = "budget of the driver", margin(h.Budget)
+			}
+			if !h.DeviceLocal {
+				x.Name = fmt.Sprintf("host heap %d", j)
+			}
+			if len(p.sites) > 1 {
+				x.Name = fmt.Sprintf("device %d's %s", s.info.Index, x.Name)
+			}
+			if k := slices.IndexFunc(known, func(y MemoryPool) bool { return y.Name == x.Name }); k >= 0 {
+				known[k].Needed += x.Needed
+				continue
+			}
+			known = append(known, x)
 		}
-		if !h.DeviceLocal {
-			x.Name = fmt.Sprintf("host heap %d", i)
-		}
-		pools = append(pools, x)
 	}
-	return append(pools, host)
+	return append(append(pools, known...), host)
 }
 
 // loaded takes over where weights really went: what could not be imported was copied.
-func (m *MemoryPlan) loaded(r weights.Report) {
+func (m *MemoryPlan) loaded(rs []weights.Report) {
 	w := &m.Weights
-	m.Needed += w.Imported - r.Imported
-	w.Imported, w.Copied, w.Uploaded, w.Host = r.Imported, r.Copied, r.Uploaded, r.Host
+	m.Needed += w.Imported
+	w.Imported, w.Copied, w.Uploaded, w.Host = 0, 0, 0, 0
+	for i, r := range rs {
+		w.Imported, w.Copied, w.Uploaded, w.Host = w.Imported+r.Imported, w.Copied+r.Copied, w.Uploaded+r.Uploaded, w.Host+r.Host
+		d := &m.Dies[i]
+		d.Imported, d.Copied, d.Uploaded, d.Host = r.Imported, r.Copied, r.Uploaded, r.Host
+	}
+	m.Needed -= w.Imported
 }
 
 // maxContext is the largest context that fits with everything else as it is, in whole pages: for every sequence, or
@@ -435,7 +497,7 @@ func (p *planner) planWithAdvice() *MemoryPlan {
 	}
 	for _, d := range p.devices {
 		q := *p
-		if d.Index != p.info.Index && len(d.Missing()) == 0 && q.on(d) == nil && q.plan().Fits {
+		if !slices.ContainsFunc(p.sites, func(s site) bool { return s.info.Index == d.Index }) && len(d.Missing()) == 0 && q.on(d) == nil && q.plan().Fits {
 			advise("--device %d (%s)", d.Index, d.Name)
 		}
 	}
@@ -488,32 +550,6 @@ func (c *Config) colder(name string) bool {
 	return formatOf(name).PageBytes(32) < formatOf(c.KV).PageBytes(32)
 }
 
-// stepNeeds is what any step of at most batch rows takes, over all plans that generation makes.
-func stepNeeds(m *model.Model, st *model.State, pages, batch int, aliased bool) scheduler.Needs {
-	var n scheduler.Needs
-	for rows := bucket(batch); rows >= 1; rows /= 2 {
-		seqs := min(rows, st.Slots)
-		shape := shaders.StepShape{Rows: rows, Seqs: seqs, Outs: seqs, Pages: pages}
-		// Logits that nobody reads are scratch.
-		for _, opt := range []model.GraphOptions{{Logits: true, TopK: shaders.TopKMax}, {TopK: shaders.TopKMax}, {Hidden: true}} {
-			g, _ := m.Graph(shape, st, opt)
-			n = n.Max(needsOf(g, aliased))
-		}
-	}
-	return n
-}
-
-// logitNeeds is what steps that deliver the logits of all their rows take.
-func logitNeeds(m *model.Model, st *model.State, pages, batch int, aliased bool) scheduler.Needs {
-	var n scheduler.Needs
-	for rows := bucket(logitRows(m, batch)); rows >= 1; rows /= 2 {
-		shape := shaders.StepShape{Rows: rows, Seqs: min(rows, st.Slots), Outs: rows, Pages: pages}
-		g, _ := m.Graph(shape, st, model.GraphOptions{Logits: true})
-		n = n.Max(needsOf(g, aliased))
-	}
-	return n
-}
-
 // logitRows is how many rows of a step can deliver their logits: a power of two, or the batch.
 func logitRows(m *model.Model, batch int) int {
 	rows := 1
@@ -521,22 +557,4 @@ func logitRows(m *model.Model, batch int) int {
 		rows *= 2
 	}
 	return min(batch, rows)
-}
-
-func needsOf(g *scheduler.Graph, aliased bool) scheduler.Needs {
-	if aliased {
-		return scheduler.NeedsOf(g)
-	}
-	var n scheduler.Needs
-	for _, b := range g.Buffers() {
-		switch b.Kind {
-		case shaders.Scratch:
-			n.Scratch += b.Size
-		case shaders.StepInput:
-			n.Step += b.Size
-		case shaders.Result:
-			n.Results += b.Size
-		}
-	}
-	return n
 }

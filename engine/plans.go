@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/calderaml/caldera/engine/model"
 	"github.com/calderaml/caldera/scheduler"
@@ -15,6 +16,7 @@ type planKey struct {
 	rows, outs int
 	opt        model.GraphOptions
 	encode     bool
+	lane       int // of the steps that are under way together
 }
 
 // planned is a graph made ready to run.
@@ -88,12 +90,14 @@ func (e *Engine) plan(k planKey) (*planned, error) {
 			use = encoding
 		case k.outs > e.outs(k.rows):
 			use = allLogits
+		case k.lane > 0:
+			use = behind + k.lane - 1
 		}
 		w, err := e.workspace(use)
 		if err != nil {
 			return nil, fmt.Errorf("planning a step of %d rows: %w", k.rows, err)
 		}
-		c, err := scheduler.Compile(g, scheduler.Placement{Dies: []*scheduler.Die{e.die}}, scheduler.Options{Check: e.cfg.Check, Workspace: w, Budget: e.limit.budget})
+		c, err := scheduler.Compile(g, e.where, scheduler.Options{Check: e.cfg.Check, Workspace: w, Machine: &e.machine, Budget: e.limit.budget})
 		if err != nil {
 			return nil, fmt.Errorf("planning a step of %d rows: %w", k.rows, err)
 		}
@@ -135,7 +139,8 @@ const (
 	generation = iota // steps that deliver the logits of a row of each sequence
 	allLogits         // steps that deliver those of every row
 	encoding          // steps that re-encode pages
-	workspaces
+	behind            // and on: the same as generation, under way beside it, with its scratch; one for each lane but the first
+	workspaces = behind + MaxDevices - 1
 )
 
 // workspace returns a workspace, made on first use for the largest step there is.
@@ -143,7 +148,14 @@ func (e *Engine) workspace(use int) (*scheduler.Workspace, error) {
 	if e.works[use] != nil {
 		return e.works[use], nil
 	}
-	w, err := e.die.NewWorkspace(e.stepNeeds(use, e.room.Batch))
+	var beside *scheduler.Workspace
+	if use >= behind {
+		var err error
+		if beside, err = e.workspace(generation); err != nil {
+			return nil, err
+		}
+	}
+	w, err := scheduler.NewWorkspace(e.where.Dies, e.stepNeeds(use, e.room.Batch), beside)
 	if err != nil {
 		return nil, err
 	}
@@ -152,15 +164,15 @@ func (e *Engine) workspace(use int) (*scheduler.Workspace, error) {
 }
 
 // stepNeeds is what the steps of a workspace take at most.
-func (e *Engine) stepNeeds(use, batch int) scheduler.Needs {
+func (e *Engine) stepNeeds(use, batch int) []scheduler.Needs {
 	pages := pagesFor(e.cfg.Context)
 	switch use {
 	case allLogits:
-		return logitNeeds(e.model, e.state, pages, batch, true)
+		return logitNeeds(e.model, e.state, e.where.Split, pages, batch, true)
 	case encoding:
-		return scheduler.NeedsOf(e.model.EncodeGraph(e.state.Slots, e.state))
+		return scheduler.NeedsOf(e.model.EncodeGraph(e.state.Slots, e.state), e.where.Split)
 	}
-	return stepNeeds(e.model, e.state, pages, batch, true)
+	return stepNeeds(e.model, e.state, e.where.Split, pages, batch, true)
 }
 
 // reserve makes room for steps of n rows. Where there is not enough, it frees the plans and their workspaces, and
@@ -169,7 +181,7 @@ func (e *Engine) reserve(n int) error {
 	if e.die == nil || n <= e.room.Batch {
 		return nil
 	}
-	w, err := e.die.NewWorkspace(e.stepNeeds(generation, n))
+	w, err := scheduler.NewWorkspace(e.where.Dies, e.stepNeeds(generation, n), nil)
 	if err != nil {
 		return fmt.Errorf("batch of %d rows: %w", n, err)
 	}
@@ -179,16 +191,23 @@ func (e *Engine) reserve(n int) error {
 	}
 	e.freeWorkspaces()
 	e.works[generation], e.room.Batch = w, n
-	need := w.Needs()
-	more := need.Total() - e.room.Scratch - e.room.Step - e.room.Results
-	e.room.Scratch, e.room.Step, e.room.Results = need.Scratch, need.Step, need.Results
+	needs := w.Needs()
+	for i := range needs {
+		for range e.cfg.lanes(e.where.Split) - 1 {
+			needs[i] = needs[i].Add(needs[i].Beside())
+		}
+	}
+	before := e.room.Scratch + e.room.Step + e.room.Results
+	e.room.needs(needs)
+	more := e.room.Scratch + e.room.Step + e.room.Results - before
 	e.room.Needed, e.room.Total = e.room.Needed+more, e.room.Total+more
 	return nil
 }
 
 // freeWorkspaces frees the workspaces, whose plans are closed.
 func (e *Engine) freeWorkspaces() {
-	for i, w := range e.works {
+	// What shares another's scratch goes before it.
+	for i, w := range slices.Backward(e.works[:]) {
 		if w != nil {
 			w.Free()
 		}

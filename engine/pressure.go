@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/calderaml/caldera/engine/ladder"
+	"github.com/calderaml/caldera/scheduler"
 	"github.com/calderaml/caldera/vk"
 )
 
@@ -58,10 +59,14 @@ func (e *Engine) memoryPressure() ladder.Pressure {
 		return e.cfg.pressure()
 	}
 	var p ladder.Pressure
-	if e.die != nil && !e.Software() {
-		local := e.die.Device.Info().HeapFor(vk.DeviceLocal)
-		for i, h := range e.die.Device.Heaps() {
-			if i == local && h.Budget > 0 {
+	for i, d := range e.where.Dies {
+		// Two logical devices of one report the same.
+		if d.Device.Profile().Software || slices.ContainsFunc(e.where.Dies[:i], func(x *scheduler.Die) bool { return x.Device.Info().UUID == d.Device.Info().UUID }) {
+			continue
+		}
+		local := d.Device.Info().HeapFor(vk.DeviceLocal)
+		for j, h := range d.Device.Heaps() {
+			if j == local && h.Budget > 0 {
 				p = append(p, ladder.Reading{Source: ladder.Device, Used: h.Usage, Limit: h.Budget, Available: -1})
 			}
 		}
@@ -79,7 +84,7 @@ func (e *Engine) memoryPressure() ladder.Pressure {
 	return append(p, ladder.Reading{Source: ladder.Host, Used: -1, Limit: totalMemory(), Available: availableMemory()})
 }
 
-// relieve looks at memory now and then, and does what the ladder says. No step is in flight.
+// relieve looks at memory now and then, and does what the ladder says, once no step is under way.
 func (b *batcher) relieve() {
 	r, e := b.relief, b.e
 	now := time.Now()
@@ -102,6 +107,7 @@ func (b *batcher) relieve() {
 	if !r.todo {
 		return
 	}
+	b.settle()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	l := r.limits

@@ -46,6 +46,9 @@ type Profile struct {
 	Device                 time.Duration // from the begin of the first dispatch to the end of the last, by the device's clock
 	Wait                   time.Duration // of such a step on the host, from handing it to the driver to its end
 	Plain                  time.Duration // the same of the ordinary plan, which notes no times; run in turns with the other
+	// Carry is the part of Device, which is summed up over the devices, that copies rows at boundaries, and HostCarry what the host takes to
+	// carry them; both 0 on one device.
+	Carry, HostCarry time.Duration
 }
 
 // Profile measures the ops of one step: greedy decoding of Sequences tokens, or a part of a prompt. For that it makes
@@ -55,6 +58,7 @@ func (e *Engine) Profile(ctx context.Context, o ProfileOptions) (*Profile, error
 	o.Sequences, o.Rows, o.Repetitions = max(1, o.Sequences), max(1, o.Rows), max(1, o.Repetitions)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.alone()
 	if e.plans == nil {
 		return nil, ErrClosed
 	}
@@ -109,7 +113,7 @@ func (x *profiling) seat(o ProfileOptions) error {
 			tokens := make([]int32, n)
 			x.fill(tokens)
 			p := []part{{seq: seq, tokens: tokens}}
-			if _, _, err := e.step(p, e.outs(bucket(n)), model.GraphOptions{TopK: 1}, planKey{}); err != nil {
+			if _, _, err := e.step(p, e.outs(bucket(n)), model.GraphOptions{TopK: 1}); err != nil {
 				return err
 			}
 		}
@@ -132,7 +136,7 @@ func (e *Engine) stamped(k planKey) (*scheduler.Graph, scheduler.Stamper, error)
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := scheduler.Compile(g, scheduler.Placement{Dies: []*scheduler.Die{e.die}}, scheduler.Options{Check: e.cfg.Check, Workspace: w, Stamp: true})
+	p, err := scheduler.Compile(g, e.where, scheduler.Options{Check: e.cfg.Check, Workspace: w, Machine: &e.machine, Stamp: true})
 	return g, p, err
 }
 
@@ -152,7 +156,7 @@ func (x *profiling) measure(o ProfileOptions) (*Profile, error) {
 	defer timed.Close()
 	p := &Profile{Counts: Counts{plain.stats, plain.cost}, Sequences: o.Sequences, Rows: o.Rows, Depth: o.Depth}
 	nodes := make([][]time.Duration, len(g.Nodes))
-	var device, wait, ordinary []time.Duration
+	var device, wait, ordinary, copied, carried []time.Duration
 	runs := appendRuns(nil, x.parts)
 	var t scheduler.StepTimes
 	start := time.Now()
@@ -179,9 +183,11 @@ func (x *profiling) measure(o ProfileOptions) (*Profile, error) {
 		for n, d := range t.Nodes {
 			nodes[n] = append(nodes[n], d)
 		}
+		copied, carried = append(copied, t.Carry), append(carried, b.Carry)
 		device, wait, ordinary = append(device, t.Total), append(wait, a.Submit+a.Wait), append(ordinary, b.Submit+b.Wait)
 	}
 	p.Device, p.Wait, p.Plain = median(device), median(wait), median(ordinary)
+	p.Carry, p.HostCarry = median(copied), median(carried)
 	for i, n := range g.Nodes {
 		p.Ops = append(p.Ops, OpTime{n.Layer, n.Name, n.Op.Kernel(), shaders.Detail(n.Op), n.Op.Cost(), median(nodes[i])})
 	}
@@ -209,6 +215,7 @@ func median(d []time.Duration) time.Duration {
 func (e *Engine) CopyRate() (float64, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.alone()
 	switch {
 	case e.plans == nil:
 		return 0, ErrClosed

@@ -126,7 +126,7 @@ func (e *Engine) rebuild(room *MemoryPlan, cfg Config) error {
 	e.freeWorkspaces()
 	for _, b := range e.state.Buffers() {
 		if e.die != nil {
-			e.die.Free(b)
+			e.dieOf(b).Free(b)
 		} else {
 			delete(e.memory, b)
 		}

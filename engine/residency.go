@@ -3,10 +3,11 @@ package engine
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/calderaml/caldera/engine/weights"
 	"github.com/calderaml/caldera/gguf/mapping"
-	"github.com/calderaml/caldera/vk"
+	"github.com/calderaml/caldera/scheduler"
 )
 
 // A Progress is how far loading is.
@@ -15,32 +16,46 @@ type Progress struct {
 	Device      string // what they are loaded to
 }
 
-// loadWeights brings the weights to the die.
-func (e *Engine) loadWeights(info vk.DeviceInfo, p vk.Profile) (err error) {
-	caps := e.cfg.caps(info, p)
+// loadWeights brings the weights of device i to it.
+func (e *Engine) loadWeights(i int, s site) (err error) {
+	die := e.where.Dies[i]
 	if e.cfg.inject != nil {
-		e.cfg.inject(e.die.Device)
+		e.cfg.inject(die.Device)
 	}
-	total := weights.Total(e.model.Weights)
-	e.resident, err = weights.Load(e.file, e.model.Weights, weights.Decide(e.file, e.model.Weights, caps), e.die, func(done int64) {
+	items, before := itemsOf(e.model.Weights, e.homes, i), int64(0)
+	total := int64(0)
+	for j := range e.where.Dies {
+		n := weights.Total(itemsOf(e.model.Weights, e.homes, j))
+		if total += n; j < i {
+			before += n
+		}
+	}
+	r, err := weights.Load(e.file, items, weights.Decide(e.file, items, e.cfg.caps(s.info, s.profile)), die, func(done int64) {
 		if e.cfg.Progress != nil {
-			e.cfg.Progress(Progress{done, total, info.Name})
+			e.cfg.Progress(Progress{before + done, total, s.info.Name})
 		}
 	})
-	if err != nil {
-		return err
-	}
-	e.room.loaded(e.resident)
-	e.reachThreads()
-	// What was copied from a file that changed meanwhile is worth nothing.
-	return e.file.Intact()
+	e.resident = append(e.resident, r)
+	return err
 }
 
-// Weights says where the weights live, zero on the reference backend.
-func (e *Engine) Weights() weights.Report { return e.resident }
+// Weights says where the weights live, on all devices together; zero on the reference backend.
+func (e *Engine) Weights() (sum weights.Report) {
+	for _, r := range e.resident {
+		sum = sum.Add(r)
+	}
+	return sum
+}
 
 // readsFile reports whether steps read the model file's pages.
-func (e *Engine) readsFile() bool { return e.die == nil || e.resident.Imported > 0 }
+func (e *Engine) readsFile() bool {
+	for _, r := range e.resident {
+		if r.Imported > 0 {
+			return true
+		}
+	}
+	return e.die == nil
+}
 
 // intact returns an error once the file that steps read is no longer the one that was opened. It is asked before a
 // step and, as the file may change during the step, before its results are used.
@@ -56,7 +71,8 @@ func (e *Engine) intact() error {
 
 // reachThreads makes the driver's threads survive the loss of pages that they read.
 func (e *Engine) reachThreads() {
-	if e.resident.Imported > 0 && e.Software() {
+	// Of a GPU beside a software device the threads do no harm.
+	if slices.ContainsFunc(e.where.Dies, func(d *scheduler.Die) bool { return d.Device.Profile().Software }) && e.readsFile() {
 		mapping.ReachThreads()
 	}
 }

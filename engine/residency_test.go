@@ -393,9 +393,9 @@ type truncating struct {
 	path string
 }
 
-func (r *truncating) Run(runs []shaders.Run, rope shaders.RopeTable) (scheduler.Timing, error) {
+func (r *truncating) Begin(runs []shaders.Run, rope shaders.RopeTable) (*scheduler.Flight, error) {
 	if err := os.Truncate(r.path, 50_000); err != nil {
-		return scheduler.Timing{}, err
+		return nil, err
 	}
-	return r.Runner.Run(runs, rope)
+	return r.Runner.Begin(runs, rope)
 }

@@ -17,6 +17,7 @@ import (
 type sequence struct {
 	seat   *kv.Seat
 	tokens []int32
+	ahead  int // tokens after those that are in steps under way
 	failed error
 	closed bool // the seat has been given up
 	// last is the snapshot whose pages the next one may share, as long as somebody keeps it: what has been evicted from the
@@ -63,56 +64,100 @@ type part struct {
 
 // step runs parts as one step: all of it or, with an error, an unknown share, after which the sequences are failed.
 // Rows of results are those of the parts' outs in order; they last until the next step. The timing is that of the
-// step and of re-encoding pages before it. While the device runs the step, the plan of the step that comes after it is
-// made, which is next unless that has no rows. e.mu is held.
-func (e *Engine) step(parts []part, outs int, opt model.GraphOptions, next planKey) (p *planned, t scheduler.Timing, err error) {
-	rows := 0
+// step and of re-encoding pages before it. e.mu is held.
+func (e *Engine) step(parts []part, outs int, opt model.GraphOptions) (*planned, scheduler.Timing, error) {
+	u := &e.under
+	if err := e.begin(u, 0, parts, outs, opt); err != nil {
+		return nil, u.timing, err
+	}
+	err := e.finish(u)
+	return u.plan, u.timing, err
+}
+
+// An underway is a step that has begun.
+type underway struct {
+	parts  []part
+	rows   int
+	plan   *planned
+	flight *scheduler.Flight // nil if it could not begin
+	failed error             // why
+	timing scheduler.Timing
+}
+
+// begin begins a step of parts in a lane in which none is under way, see step. Sequences may be in steps under way already, which
+// began before. Finish must be called once for each step that has begun, in the order in which they did. e.mu is held.
+func (e *Engine) begin(u *underway, lane int, parts []part, outs int, opt model.GraphOptions) (err error) {
+	*u = underway{parts: parts}
+	defer func() { u.failed = err }()
 	for _, x := range parts {
 		if x.seq.closed {
-			return nil, t, errClosedSession
+			return errClosedSession
 		}
 		if x.seq.failed != nil {
-			return nil, t, fmt.Errorf("an earlier step failed and left the sequence in an unknown state; reset it: %w", x.seq.failed)
+			return fmt.Errorf("an earlier step failed and left the sequence in an unknown state; reset it: %w", x.seq.failed)
 		}
-		rows += len(x.tokens)
+		u.rows += len(x.tokens)
 	}
-	if p, err = e.plan(planKey{rows: bucket(rows), outs: outs, opt: opt}); err != nil {
-		return nil, t, err
+	if u.plan, err = e.plan(planKey{rows: bucket(u.rows), outs: outs, opt: opt, lane: lane}); err != nil {
+		return err
 	}
 	defer func() {
-		if ierr := e.intact(); ierr != nil {
-			err = ierr // whatever else came of it
-		}
 		for _, x := range parts {
 			if err != nil {
 				// The step may have run, in whole or in part: its state cannot be gone on from.
 				x.seq.failed = err
 			} else {
-				x.seq.tokens = append(x.seq.tokens, x.tokens...)
+				x.seq.ahead += len(x.tokens)
 			}
 		}
 	}()
-	encoded, err := e.encodePages(parts)
+	if u.timing, err = e.encodePages(parts); err == nil {
+		e.runs = appendRuns(e.runs[:0], parts)
+		u.flight, err = u.plan.runner.Begin(e.runs, e.rope)
+	}
 	if err != nil {
-		return nil, encoded, err
+		if ierr := e.intact(); ierr != nil {
+			err = ierr // whatever else came of it
+		}
 	}
-	e.runs = appendRuns(e.runs[:0], parts)
-	if next.rows == 0 || e.plans[next] != nil {
-		t, err = p.runner.Run(e.runs, e.rope)
-	} else {
-		// What keeps it from being made is told when it is needed.
-		t, err = p.runner.RunWhile(e.runs, e.rope, func() { _, _ = e.plan(next) })
-	}
-	if err == nil {
-		e.watch(p, rows)
-	}
-	return p, t.Add(encoded), err
+	return err
 }
+
+// finish waits for the end of a step and moves its sequences on. A step that could not begin ends with the error of that. e.mu is
+// held.
+func (e *Engine) finish(u *underway) (err error) {
+	if u.failed != nil {
+		u.parts = nil
+		return u.failed
+	}
+	t, err := u.flight.Wait()
+	u.timing = u.timing.Add(t)
+	if err == nil {
+		e.watch(u.plan, u.rows)
+	}
+	if ierr := e.intact(); ierr != nil {
+		err = ierr
+	}
+	for _, x := range u.parts {
+		x.seq.ahead -= len(x.tokens)
+		if err != nil {
+			x.seq.failed = err
+		}
+		if x.seq.failed == nil { // as a step before it may have
+			x.seq.tokens = append(x.seq.tokens, x.tokens...)
+		}
+	}
+	u.parts, u.flight = nil, nil
+	return err
+}
+
+// fed is how many tokens the sequence has, those that are under way among them.
+func (s *sequence) fed() int { return len(s.tokens) + s.ahead }
 
 // appendRuns appends the runs of a step of parts.
 func appendRuns(runs []shaders.Run, parts []part) []shaders.Run {
 	for _, x := range parts {
-		pos := len(x.seq.tokens)
+		pos := x.seq.fed()
 		runs = append(runs, shaders.Run{
 			Slot: x.seq.seat.Slot(), Pos: pos, Tokens: x.tokens, Pages: x.seq.seat.Pages(), Fresh: pos == 0, Outs: x.outs,
 		})
@@ -127,7 +172,7 @@ func (e *Engine) encodePages(parts []part) (t scheduler.Timing, err error) {
 	for again := true; again; {
 		again, moving, runs = false, moving[:0], runs[:0]
 		for _, x := range parts {
-			pos := len(x.seq.tokens)
+			pos := x.seq.fed()
 			m, move, err := x.seq.seat.Grow(pos, pos+len(x.tokens))
 			if err != nil {
 				return t, err

@@ -18,13 +18,12 @@ const maxLogitBytes = 64 << 20
 // A Session is one sequence that is fed by hand: the tokens fed so far live in its state on the device. It has a seat
 // for a whole context beside those of [Engine.Generate]. Its methods must not be called concurrently.
 type Session struct {
-	e   *Engine
-	seq *sequence
-	row []float32
-	top []byte
-	// The one part of a step, and its rows that want logits, used again for the next.
-	part [1]part
-	outs []int
+	e     *Engine
+	seq   *sequence
+	row   []float32
+	top   []byte
+	one   [1]Candidate
+	trips []trip // steps under way
 	// Steps counts the steps of the session, Waited is the time spent waiting for the device, and Times says where all
 	// of the time of steps went.
 	Steps  int
@@ -74,7 +73,7 @@ func (e *Engine) NewSession() (*Session, error) {
 	if err != nil {
 		return nil, busy(err)
 	}
-	return &Session{e: e, seq: seq}, nil
+	return &Session{e: e, seq: seq, trips: make([]trip, e.cfg.lanes(e.where.Split))}, nil
 }
 
 // Close ends the sequence.
@@ -163,47 +162,96 @@ func (s *Session) Top(ctx context.Context, tokens []int32, k int, dst []Candidat
 	return dst, err
 }
 
-// TopEach feeds one token to each of several sessions of an engine, all in one step, and appends the best candidate
-// after each to dst. The times of the step count in each session.
-func (e *Engine) TopEach(ctx context.Context, sessions []*Session, tokens []int32, dst []Candidate) ([]Candidate, error) {
-	if len(sessions) != len(tokens) || len(tokens) == 0 {
-		return dst, fmt.Errorf("%d tokens for %d sessions", len(tokens), len(sessions))
-	}
-	if err := ctx.Err(); err != nil {
-		return dst, err
-	}
+// Decode feeds each of several sessions of an engine a token, as many times as rounds: the one that next returns for the session, given
+// its best candidate after the one before; before the first that is a zero Candidate. All go in one step, or with several devices in
+// as many groups as keep them busy, which go round one behind the other. The times of steps count in the first session of each group.
+func (e *Engine) Decode(ctx context.Context, sessions []*Session, rounds int, next func(session int, best Candidate) int32) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	start := time.Now()
-	if len(sessions) > e.cfg.Batch {
-		return dst, fmt.Errorf("%d sessions in a step of at most %d rows", len(sessions), e.cfg.Batch)
-	}
-	parts := e.parts[:0]
+	e.alone()
 	for i, s := range sessions {
 		if s.e != e || slices.Contains(sessions[:i], s) {
-			return dst, errors.New("a session is of another engine, or given twice")
-		}
-		parts = append(parts, part{s.seq, tokens[i : i+1], firstRow})
-		if err := e.accepts(s.seq, parts[i].tokens); err != nil {
-			return dst, err
+			return errors.New("a session is of another engine, or given twice")
 		}
 	}
-	e.parts = parts
-	p, t, err := e.step(parts, e.outs(bucket(len(parts))), model.GraphOptions{TopK: 1}, planKey{})
-	if err != nil {
-		return dst, err
+	groups := e.Groups(len(sessions))
+	if groups == 0 || (len(sessions)+groups-1)/groups > e.cfg.Batch {
+		return fmt.Errorf("%d sessions in steps of at most %d rows", len(sessions), e.cfg.Batch)
+	}
+	gs := make([]group, groups)
+	for i := range gs {
+		first, end := i*len(sessions)/groups, (i+1)*len(sessions)/groups
+		gs[i] = group{e: e, lane: i, first: first, sessions: sessions[first:end], best: make([]Candidate, end-first), tokens: make([]int32, end-first), parts: make([]part, end-first)}
+	}
+	begun, err := 0, error(nil)
+	for ended := 0; ended < begun || begun < rounds*groups && err == nil; {
+		for err == nil && begun < rounds*groups && begun-ended < groups {
+			if err = ctx.Err(); err == nil {
+				err = gs[begun%groups].begin(next)
+			}
+			if err == nil {
+				begun++
+			}
+		}
+		if ended < begun {
+			if ferr := gs[ended%groups].finish(); err == nil {
+				err = ferr
+			}
+			ended++
+		}
+	}
+	return err
+}
+
+// Groups is in how many groups so many sequences decode, each in steps of its own.
+func (e *Engine) Groups(sequences int) int { return min(e.cfg.lanes(e.where.Split), sequences) }
+
+// A group is sessions that decode in one step.
+type group struct {
+	e        *Engine
+	lane     int
+	first    int // the number of its first session
+	sessions []*Session
+	best     []Candidate
+	tokens   []int32
+	parts    []part
+	u        underway
+	form     time.Duration // that it took to begin, but for what u.timing has
+}
+
+func (g *group) begin(next func(session int, best Candidate) int32) error {
+	e, start := g.e, time.Now()
+	for i, s := range g.sessions {
+		g.tokens[i] = next(g.first+i, g.best[i])
+		g.parts[i] = part{s.seq, g.tokens[i : i+1], firstRow}
+		if err := e.accepts(s.seq, g.parts[i].tokens); err != nil {
+			return err
+		}
+	}
+	err := e.begin(&g.u, g.lane, g.parts, e.outs(bucket(len(g.parts))), model.GraphOptions{TopK: 1})
+	g.form = time.Since(start) - g.u.timing.Total()
+	return err
+}
+
+func (g *group) finish() error {
+	start, begun := time.Now(), g.u.timing.Total()
+	if err := g.e.finish(&g.u); err != nil {
+		return err
 	}
 	end := time.Now()
-	for i, s := range sessions {
-		if dst, err = p.readTop(i, 1, dst, &s.top, e.model.Vocab); err != nil {
-			return dst, err
+	for i, s := range g.sessions {
+		best, err := g.u.plan.readTop(i, 1, s.one[:0], &s.top, g.e.model.Vocab)
+		if err != nil {
+			return err
+		}
+		if len(best) > 0 {
+			g.best[i] = best[0]
 		}
 	}
-	took := stepTimes(t, start, end, time.Now())
-	for _, s := range sessions {
-		s.count(took)
-	}
-	return dst, nil
+	t := stepTimes(g.u.timing, start, end, time.Now())
+	t.Form += g.form + begun
+	g.sessions[0].count(t)
+	return nil
 }
 
 // firstRow wants the logits of a run's only row.
@@ -224,30 +272,61 @@ const (
 	wantAll
 )
 
+// A trip is a step of a session that is under way.
+type trip struct {
+	u     underway
+	part  [1]part // its one part, and the rows of it that want logits, used again for the next
+	outs  []int
+	first int           // index of the first token that wants logits
+	form  time.Duration // that it took to begin, but for what u.timing has
+}
+
 // feed runs tokens through the model in steps of at most the batch, calling done after each with the index
-// of its first wanted token and how many it wanted.
-func (s *Session) feed(ctx context.Context, tokens []int32, w want, opt model.GraphOptions, done func(p *planned, first, n int) error) error {
+// of its first wanted token and how many it wanted. With several devices more than one step is under way, except where
+// all logits are wanted; others wait until all of them have ended then.
+func (s *Session) feed(ctx context.Context, tokens []int32, w want, opt model.GraphOptions, done func(p *planned, first, n int) error) (err error) {
 	e := s.e
 	e.mu.Lock()
-	err := e.accepts(s.seq, tokens)
-	e.mu.Unlock()
-	if err != nil {
+	defer e.mu.Unlock()
+	if err := e.accepts(s.seq, tokens); err != nil {
 		return err
 	}
-	for first := 0; first < len(tokens); {
-		if err := ctx.Err(); err != nil {
-			return err
+	lanes := e.cfg.lanes(e.where.Split)
+	if w == wantAll {
+		lanes = 1
+	}
+	for begun, ended, at := 0, 0, 0; at < len(tokens) || ended < begun; {
+		if begun == ended {
+			// None is under way: others may go first.
+			e.mu.Unlock()
+			err := ctx.Err()
+			e.mu.Lock()
+			if err != nil {
+				return err
+			}
+			e.alone()
 		}
-		n, err := s.feedSome(tokens, first, w, opt, done)
-		if err != nil {
-			return err
+		for err == nil && ctx.Err() == nil && at < len(tokens) && begun-ended < lanes {
+			var n int
+			if n, err = s.beginSome(begun%lanes, tokens, at, w, opt); err == nil {
+				begun, at = begun+1, at+n
+			}
 		}
-		first += n
-		if err := ctx.Err(); err != nil {
+		if ended < begun {
+			// A step that began is brought to its end, whatever became of another.
+			if ferr := s.finishSome(ended%lanes, done); err == nil {
+				err = ferr
+			}
+			ended++
+		}
+		if err == nil && ended == begun {
+			err = ctx.Err()
+		}
+		if err != nil && ended == begun {
 			return err
 		}
 	}
-	return nil
+	return err
 }
 
 // accepts checks that tokens can be fed to a sequence.
@@ -278,45 +357,60 @@ func (e *Engine) checkTokens(tokens []int32) error {
 	return nil
 }
 
-// feedSome runs one step of the tokens from first on, and returns how many it took.
-func (s *Session) feedSome(tokens []int32, first int, w want, opt model.GraphOptions, done func(p *planned, first, n int) error) (int, error) {
-	e := s.e
-	e.mu.Lock()
-	defer e.mu.Unlock()
+// beginSome begins one step of the tokens from first on, and returns how many it takes.
+func (s *Session) beginSome(lane int, tokens []int32, first int, w want, opt model.GraphOptions) (int, error) {
+	e, x := s.e, &s.trips[lane]
 	start := time.Now()
 	if e.plans == nil {
 		return 0, ErrClosed
 	}
-	batch := min(e.maxStep(), e.pool.Policy().Cut(len(s.seq.tokens)))
+	batch := min(e.maxStep(), e.pool.Policy().Cut(s.seq.fed()))
 	if w == wantAll {
 		batch = min(batch, logitRows(e.model, batch))
 	}
-	x := &s.part[0]
-	*x = part{seq: s.seq, tokens: tokens[first:min(first+batch, len(tokens))], outs: s.outs[:0]}
-	n := len(x.tokens)
+	p := &x.part[0]
+	*p = part{seq: s.seq, tokens: tokens[first:min(first+batch, len(tokens))], outs: x.outs[:0]}
+	n := len(p.tokens)
 	rows := bucket(n)
-	outs, wantFirst := e.outs(rows), first
+	outs := e.outs(rows)
+	x.first = first
 	switch last := first+n == len(tokens); {
 	case w == wantAll:
 		outs = rows
 		for i := range n {
-			x.outs = append(x.outs, i)
+			p.outs = append(p.outs, i)
 		}
 	case w == wantLast && last:
-		wantFirst = len(tokens) - 1
-		x.outs = append(x.outs, n-1)
+		x.first = len(tokens) - 1
+		p.outs = append(p.outs, n-1)
 	}
-	s.outs = x.outs
-	p, t, err := e.step(s.part[:], outs, opt, planKey{})
-	x.tokens = nil // the caller's
-	end := time.Now()
+	x.outs = p.outs
+	err := e.begin(&x.u, lane, x.part[:], outs, opt)
 	if err != nil {
-		s.Waited += t.Wait
+		s.Waited += x.u.timing.Wait
 		return 0, err
 	}
-	if done != nil {
-		err = done(p, wantFirst, len(x.outs))
+	x.form = time.Since(start) - x.u.timing.Total()
+	return n, nil
+}
+
+// finishSome waits for the end of a step that began.
+func (s *Session) finishSome(lane int, done func(p *planned, first, n int) error) error {
+	x, start := &s.trips[lane], time.Now()
+	begun := x.u.timing.Total()
+	err := s.e.finish(&x.u)
+	x.part[0].tokens = nil // the caller's
+	end := time.Now()
+	if err != nil {
+		s.Waited += x.u.timing.Wait
+		return err
 	}
-	s.count(stepTimes(t, start, end, time.Now()))
-	return n, err
+	if done != nil {
+		err = done(x.u.plan, x.first, len(x.outs))
+	}
+	// What was over when it had begun is not part of this time.
+	t := stepTimes(x.u.timing, start, end, time.Now())
+	t.Form += x.form + begun
+	s.count(t)
+	return err
 }

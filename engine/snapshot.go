@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/calderaml/caldera/engine/kv"
 	"github.com/calderaml/caldera/engine/state"
+	"github.com/calderaml/caldera/scheduler"
 	"github.com/calderaml/caldera/shaders"
 )
 
@@ -49,18 +51,31 @@ func (e *Engine) identity() (state.Digest, error) {
 	var size [8]byte
 	binary.LittleEndian.PutUint64(size[:], uint64(e.file.Size()))
 	parts = append(parts, size[:], []byte(e.cfg.Backend), []byte(e.cfg.Profile), []byte(e.Activations()))
-	if e.die != nil {
-		if s := e.die.Kernels.Matrices; s != (shaders.MatrixShape{}) {
-			parts = append(parts, fmt.Appendf(nil, "matrices of %v", s))
-		}
-		i := e.die.Device.Info()
-		parts = append(parts, fmt.Appendf(nil, "%s %s %s %d", i.Name, i.DriverName, i.DriverInfo, i.DriverVersion))
-		for _, u := range slices.SortedFunc(maps.Keys(e.die.Kernels.Tuned), compareUses) {
-			w := e.die.Kernels.Tuned[u] // what it takes at once changes no bit
-			parts = append(parts, fmt.Appendf(nil, "%s by %s of %d", u, w.Scheme, w.Group))
+	// On which device a layer is makes no more difference than which devices there are: what was taken on one split goes on in another.
+	var devices [][]byte
+	for _, d := range e.where.Dies {
+		id := deviceIdentity(d)
+		if !slices.ContainsFunc(devices, func(x []byte) bool { return bytes.Equal(x, id) }) {
+			devices = append(devices, id)
 		}
 	}
+	slices.SortFunc(devices, bytes.Compare)
+	parts = append(parts, devices...)
 	return state.DigestOf(parts...), e.file.Intact()
+}
+
+// deviceIdentity is what of a device decides how numbers come out.
+func deviceIdentity(d *scheduler.Die) (id []byte) {
+	if s := d.Kernels.Matrices; s != (shaders.MatrixShape{}) {
+		id = fmt.Appendf(id, "matrices of %v\n", s)
+	}
+	i := d.Device.Info()
+	id = fmt.Appendf(id, "%s %s %s %d\n", i.Name, i.DriverName, i.DriverInfo, i.DriverVersion)
+	for _, u := range slices.SortedFunc(maps.Keys(d.Kernels.Tuned), compareUses) {
+		w := d.Kernels.Tuned[u] // what it takes at once changes no bit
+		id = fmt.Appendf(id, "%s by %s of %d\n", u, w.Scheme, w.Group)
+	}
+	return id
 }
 
 // stateFormat names how the cache of a configuration is stored.
@@ -125,7 +140,7 @@ func (c stateCopier) Download(parts []state.Part) error {
 			copy(data, c.e.memory.Bytes(v))
 			return nil
 		}
-		return c.e.die.Download(v, data)
+		return c.e.dieOf(v.Buf).Download(v, data)
 	})
 }
 
@@ -135,7 +150,7 @@ func (c stateCopier) Upload(parts []state.Part) error {
 			copy(c.e.memory.Bytes(v), data)
 			return nil
 		}
-		return c.e.die.Upload(v, data)
+		return c.e.dieOf(v.Buf).Upload(v, data)
 	})
 }
 

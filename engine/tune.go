@@ -102,11 +102,14 @@ func (e *Engine) Tuned() int {
 func (e *Engine) Tune(ctx context.Context, o TuneOptions) (*TuneResult, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.alone()
 	switch {
 	case e.plans == nil:
 		return nil, ErrClosed
 	case e.die == nil:
 		return nil, errors.New("tuning measures a device; choose a Vulkan device")
+	case len(e.where.Dies) > 1:
+		return nil, errors.New("tuning measures one device at a time; choose one")
 	case e.cfg.TuningDir == "":
 		return nil, errors.New("tuning needs a folder to keep what it finds")
 	}
@@ -371,7 +374,7 @@ func (t *tuner) verify() error {
 		}
 		for _, run := range steps {
 			g, _ := e.graph(e.verifyKey(run, model.GraphOptions{Logits: true, TopK: 1}))
-			err := scheduler.Verify(g, e.die, host, []shaders.Run{run}, e.rope, func(x scheduler.OpError) error {
+			err := scheduler.Verify(g, e.where, host, []shaders.Run{run}, e.rope, func(x scheduler.OpError) error {
 				if x.Rel() <= verifyTolerance {
 					return t.ctx.Err()
 				}

@@ -57,6 +57,7 @@ func (e *Engine) Verify(ctx context.Context, tokens []int32) (*Verification, err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.alone()
 	if e.plans == nil {
 		return nil, ErrClosed
 	}
@@ -127,7 +128,7 @@ func (e *Engine) verifyKey(run shaders.Run, opt model.GraphOptions) planKey {
 
 func (e *Engine) verifyStep(ctx context.Context, v *Verification, chunk int, run shaders.Run, host shaders.HostMemory) error {
 	g, _ := e.graph(e.verifyKey(run, model.GraphOptions{Logits: true, TopK: 1}))
-	return scheduler.Verify(g, e.die, host, []shaders.Run{run}, e.rope, func(x scheduler.OpError) error {
+	return scheduler.Verify(g, e.where, host, []shaders.Run{run}, e.rope, func(x scheduler.OpError) error {
 		n := g.Nodes[x.Node]
 		c := OpCheck{Layer: n.Layer, Op: n.Name, Kernel: n.Op.Kernel(), MaxErr: x.Err, Scale: x.Scale, Rel: x.Rel(), Tol: verifyTolerance, Chunk: chunk}
 		c.OK = c.Rel <= c.Tol

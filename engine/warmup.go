@@ -30,8 +30,8 @@ func (e *Engine) WarmUp(ctx context.Context, progress func(done, total int)) err
 			return err
 		}
 	}
-	if e.die != nil {
-		_ = e.die.Device.SavePipelineCache() // as in Close, that is no reason to fail
+	for _, d := range e.where.Dies {
+		_ = d.Device.SavePipelineCache() // as in Close, that is no reason to fail
 	}
 	return nil
 }
@@ -56,5 +56,5 @@ func (e *Engine) makePipelines(ctx context.Context, progress func(done, total in
 		graphs = append(graphs, g)
 	}
 	defer e.reachThreads() // compiling starts threads in some drivers
-	return e.die.MakePipelines(ctx, graphs, progress)
+	return e.where.MakePipelines(ctx, graphs, progress)
 }

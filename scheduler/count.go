@@ -20,7 +20,7 @@ func Lower(g *Graph, p *shaders.Profile) ([]Lowered, error) {
 	if err := g.Check(); err != nil {
 		return nil, err
 	}
-	offsets, _ := layOut(g, true)
+	offsets, _ := layOut(g, leg{last: len(g.Nodes)}, true)
 	var all []Lowered
 	var touches [][]touch
 	for i, n := range g.Nodes {

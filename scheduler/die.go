@@ -184,50 +184,64 @@ func (d *Die) newPipeline(x shaders.Dispatch) (*vk.Pipeline, error) {
 // MakePipelines makes the pipelines of graphs ahead of their plans, as many at a time as there are processors: drivers
 // take long for each. Progress, one call at a time, is told how many there are of those that were missing, 0 first. The
 // end of ctx ends it between two pipelines; those that were made stay.
-func (d *Die) MakePipelines(ctx context.Context, graphs []*Graph, progress func(done, total int)) error {
-	missing := map[string]shaders.Dispatch{}
-	for _, g := range graphs {
-		for _, n := range g.Nodes {
-			ds, err := n.Op.Lower(&d.Kernels)
-			if err != nil {
-				return fmt.Errorf("%s: %w", n.Label(), err)
-			}
-			for _, x := range ds {
-				if key := pipelineKey(x); d.pipelines[key] == nil {
-					missing[key] = x
+func (w Placement) MakePipelines(ctx context.Context, graphs []*Graph, progress func(done, total int)) error {
+	type job struct {
+		die *Die
+		key string
+		x   shaders.Dispatch
+	}
+	var jobs []job
+	for _, d := range w.Dies {
+		missing := map[string]shaders.Dispatch{}
+		for _, g := range graphs {
+			for _, n := range g.Nodes {
+				if w.Dies[w.Split.Die(n.Layer)] != d {
+					continue
+				}
+				ds, err := n.Op.Lower(&d.Kernels)
+				if err != nil {
+					return fmt.Errorf("%s: %w", n.Label(), err)
+				}
+				for _, x := range ds {
+					if key := pipelineKey(x); d.pipelines[key] == nil {
+						missing[key] = x
+					}
 				}
 			}
 		}
+		for _, key := range slices.Sorted(maps.Keys(missing)) {
+			jobs = append(jobs, job{d, key, missing[key]})
+		}
 	}
-	keys := slices.Sorted(maps.Keys(missing))
-	if len(keys) == 0 {
+	if len(jobs) == 0 {
 		return nil
 	}
-	progress(0, len(keys))
-	var mu sync.Mutex // guards what the goroutines share: done, failed, d.pipelines
+	progress(0, len(jobs))
+	var mu sync.Mutex // guards what the goroutines share: done, failed, the dies' pipelines
 	done, next, failed := 0, atomic.Int32{}, error(nil)
 	var wg sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), len(keys)) {
+	for range min(runtime.GOMAXPROCS(0), len(jobs)) {
 		wg.Go(func() {
 			for {
 				i := int(next.Add(1)) - 1
-				if i >= len(keys) {
+				if i >= len(jobs) {
 					return
 				}
+				j := jobs[i]
 				p, err := (*vk.Pipeline)(nil), ctx.Err()
 				if err == nil {
-					p, err = d.newPipeline(missing[keys[i]])
+					p, err = j.die.newPipeline(j.x)
 				}
 				mu.Lock()
 				if err != nil {
 					if failed == nil {
 						failed = err
 					}
-					next.Store(int32(len(keys)))
+					next.Store(int32(len(jobs)))
 				} else {
 					done++
-					d.pipelines[keys[i]] = p
-					progress(done, len(keys))
+					j.die.pipelines[j.key] = p
+					progress(done, len(jobs))
 				}
 				mu.Unlock()
 			}

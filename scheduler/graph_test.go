@@ -78,13 +78,13 @@ func TestPlanScratch(t *testing.T) {
 		if err := g.Check(); err != nil {
 			t.Fatal(err)
 		}
-		offsets, size := planScratch(g, true)
-		_, apart := planScratch(g, false)
+		offsets, size := planScratch(lifetimes(g, 0, len(g.Nodes)), true)
+		_, apart := planScratch(lifetimes(g, 0, len(g.Nodes)), false)
 		saved = saved || size < apart
 		if size > apart {
 			t.Errorf("seed %d: sharing takes %d bytes, not sharing %d", seed, size, apart)
 		}
-		ls := lifetimes(g)
+		ls := lifetimes(g, 0, len(g.Nodes))
 		for i, a := range ls {
 			if offsets[a.buf]%scratchAlign != 0 || offsets[a.buf]+a.buf.Size > size {
 				t.Fatalf("seed %d: buffer at %d of %d bytes in an arena of %d", seed, offsets[a.buf], a.buf.Size, size)
@@ -103,7 +103,7 @@ func TestPlanScratch(t *testing.T) {
 
 // touchesOf gives every dispatch of a graph its touches, with scratch in one arena.
 func touchesOf(g *Graph) [][]touch {
-	offsets, _ := planScratch(g, true)
+	offsets, _ := planScratch(lifetimes(g, 0, len(g.Nodes)), true)
 	var ts [][]touch
 	for _, n := range g.Nodes {
 		var d []touch

@@ -14,11 +14,12 @@ type Timing struct {
 	Write  time.Duration // writing the step buffer
 	Submit time.Duration // handing the command buffers to the driver
 	Wait   time.Duration // until the device was done
+	Carry  time.Duration // of Wait, carrying rows from device to device
 }
 
 // Add is the sum of two timings.
 func (t Timing) Add(u Timing) Timing {
-	return Timing{t.Write + u.Write, t.Submit + u.Submit, t.Wait + u.Wait}
+	return Timing{t.Write + u.Write, t.Submit + u.Submit, t.Wait + u.Wait, t.Carry + u.Carry}
 }
 
 // Total is all of it.
@@ -27,7 +28,8 @@ func (t Timing) Total() time.Duration { return t.Write + t.Submit + t.Wait }
 // StepTimes are the times of one step on the device.
 type StepTimes struct {
 	Nodes []time.Duration // of the graph's nodes: from the end of the dispatch before a node's first to the end of its last
-	Total time.Duration   // from the begin of the first dispatch to the end of the last
+	Total time.Duration   // from the begin of the first dispatch to the end of the last, on each die, summed up
+	Carry time.Duration   // of Total, copying rows to and from what the host carries from die to die
 	// Uses are the times of weight kernels by what they are used for; nil from a Reference.
 	Uses map[shaders.Use]time.Duration
 }
@@ -45,7 +47,7 @@ var ErrNotStamped = errors.New("no times were noted: make the plan with Options.
 // stamps are the timestamps of a plan: one before the first dispatch, and one after each. Zero for none.
 type stamps struct {
 	queries *vk.Queries
-	nodes   []int         // of the dispatches
+	nodes   []int         // of the dispatches; -1 for copies at the ends
 	uses    []shaders.Use // likewise
 	ns      []int64
 	ran     bool // a step was submitted
@@ -59,7 +61,11 @@ func (s *stamps) open(d *vk.Device, all []recorded) (err error) {
 	}
 	s.ns = make([]int64, len(all)+1)
 	for _, r := range all {
-		s.nodes, s.uses = append(s.nodes, r.node), append(s.uses, r.use)
+		node := r.node
+		if r.carry {
+			node = -1
+		}
+		s.nodes, s.uses = append(s.nodes, node), append(s.uses, r.use)
 	}
 	return nil
 }
@@ -85,38 +91,56 @@ func (s *stamps) close() {
 // Times reads the times of the last step. Dispatches that no barrier keeps apart may run together on a device; such
 // a one then has only what it takes longer than the one before it.
 func (p *Plan) Times(t *StepTimes) error {
-	s := &p.stamps
-	if s.queries == nil || !s.ran {
-		return ErrNotStamped
-	}
-	if err := s.queries.Read(s.ns); err != nil {
-		return err
-	}
-	if err := t.fill(s.ns, s.nodes, p.Graph); err != nil {
-		return err
-	}
+	t.Nodes, t.Total, t.Carry = append(t.Nodes[:0], make([]time.Duration, len(p.Graph.Nodes))...), 0, 0
 	t.Uses = map[shaders.Use]time.Duration{}
-	for k, u := range s.uses {
-		if u != (shaders.Use{}) {
-			t.Uses[u] += time.Duration(max(0, s.ns[k+1]-s.ns[k]))
+	for _, s := range p.stages {
+		if len(s.cbs) == 0 {
+			continue
+		}
+		st := &s.stamps
+		if st.queries == nil || !st.ran {
+			return ErrNotStamped
+		}
+		if err := st.queries.Read(st.ns); err != nil {
+			return err
+		}
+		if err := t.add(st.ns, st.nodes, p.Graph); err != nil {
+			return err
+		}
+		for k, u := range st.uses {
+			if u != (shaders.Use{}) {
+				t.Uses[u] += time.Duration(max(0, st.ns[k+1]-st.ns[k]))
+			}
 		}
 	}
 	return nil
 }
 
-// fill computes times from the stamps of dispatches, of which there is one more than dispatches.
-func (t *StepTimes) fill(ns []int64, nodes []int, g *Graph) error {
-	t.Nodes = append(t.Nodes[:0], make([]time.Duration, len(g.Nodes))...)
+// add takes in the stamps of a die's dispatches, of which there is one more than dispatches.
+func (t *StepTimes) add(ns []int64, nodes []int, g *Graph) error {
 	for i, v := range ns {
 		if v < 0 {
-			return fmt.Errorf("the device has written %d of %d timestamps, then none for %s", i, len(ns), g.Nodes[nodes[max(0, i-1)]].Label())
+			return fmt.Errorf("the device has written %d of %d timestamps, then none for %s", i, len(ns), stampLabel(g, nodes[max(0, i-1)]))
 		}
 	}
 	for k, node := range nodes {
-		t.Nodes[node] += time.Duration(max(0, ns[k+1]-ns[k]))
+		d := time.Duration(max(0, ns[k+1]-ns[k]))
+		if node < 0 {
+			t.Carry += d
+		} else {
+			t.Nodes[node] += d
+		}
 	}
-	t.Total = time.Duration(ns[len(ns)-1] - ns[0])
+	t.Total += time.Duration(ns[len(ns)-1] - ns[0])
 	return nil
+}
+
+// stampLabel names the node of a stamp.
+func stampLabel(g *Graph, node int) string {
+	if node < 0 {
+		return "the rows between devices"
+	}
+	return g.Nodes[node].Label()
 }
 
 // Times returns the times of the twins of the last step.

@@ -29,8 +29,8 @@ func TestStepTimes(t *testing.T) {
 		{"one missing", []int64{0, 10, 30, -1, 100}, nil, 0, "written 3 of 5 timestamps, then none for layer -1 b (fake)"},
 		{"none", []int64{-1, -1, -1, -1, -1}, nil, 0, "written 0 of 5 timestamps, then none for layer -1 a"},
 	} {
-		got := StepTimes{Nodes: []time.Duration{5, 5, 5, 5, 5, 5}, Total: 5} // of an earlier step
-		err := got.fill(c.ns, nodes, g)
+		got := StepTimes{Nodes: make([]time.Duration, 4)}
+		err := got.add(c.ns, nodes, g)
 		if c.err != "" {
 			if err == nil || !strings.Contains(err.Error(), c.err) {
 				t.Errorf("%s: %v", c.name, err)

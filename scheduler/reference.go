@@ -13,8 +13,9 @@ type Reference struct {
 	Graph  *Graph
 	Memory shaders.HostMemory
 	// Stamp makes Run note the time of each op, for Times.
-	Stamp bool
-	times []time.Duration
+	Stamp  bool
+	times  []time.Duration
+	flight Flight
 }
 
 // NewReference prepares a graph. Memory must hold the graph's weights and may hold state of earlier steps;
@@ -32,17 +33,22 @@ func NewReference(g *Graph, memory shaders.HostMemory) (*Reference, error) {
 }
 
 // Run performs one step. All of it but writing the step counts as waiting for the device.
-func (r *Reference) Run(runs []shaders.Run, rope shaders.RopeTable) (t Timing, err error) {
+func (r *Reference) Run(runs []shaders.Run, rope shaders.RopeTable) (Timing, error) {
+	return run(r, runs, rope)
+}
+
+// Begin performs one step, which has ended when it returns.
+func (r *Reference) Begin(runs []shaders.Run, rope shaders.RopeTable) (*Flight, error) {
 	start := time.Now()
 	r.times = r.times[:0]
 	if err := r.Graph.Shape.Write(shaders.U32(r.Memory, r.Graph.Step.View()), runs, rope); err != nil {
-		return t, err
+		return nil, err
 	}
 	written := time.Now()
-	t.Write = written.Sub(start)
+	r.flight = Flight{ended: true, timing: Timing{Write: written.Sub(start)}}
 	last := written
 	for i := range r.Graph.Nodes {
-		if err = r.runNode(i); err != nil {
+		if r.flight.err = r.runNode(i); r.flight.err != nil {
 			break
 		}
 		if r.Stamp {
@@ -51,8 +57,8 @@ func (r *Reference) Run(runs []shaders.Run, rope shaders.RopeTable) (t Timing, e
 			last = now
 		}
 	}
-	t.Wait = time.Since(written)
-	return t, err
+	r.flight.timing.Wait = time.Since(written)
+	return &r.flight, nil
 }
 
 func (r *Reference) runNode(i int) (err error) {
@@ -61,12 +67,6 @@ func (r *Reference) runNode(i int) (err error) {
 		return fmt.Errorf("%s: %w", n.Label(), err)
 	}
 	return nil
-}
-
-// RunWhile is Run, with nothing to wait for.
-func (r *Reference) RunWhile(runs []shaders.Run, rope shaders.RopeTable, meanwhile func()) (Timing, error) {
-	meanwhile()
-	return r.Run(runs, rope)
 }
 
 // Read copies a range of a result or of any other buffer.
@@ -80,10 +80,10 @@ func (r *Reference) Close() {}
 
 // A Runner performs steps of one graph: a recorded plan on devices, or the reference.
 type Runner interface {
+	// Begin begins one step, of which the flight tells when it has ended.
+	Begin(runs []shaders.Run, rope shaders.RopeTable) (*Flight, error)
 	// Run performs one step to its end and returns where its time went.
 	Run(runs []shaders.Run, rope shaders.RopeTable) (Timing, error)
-	// RunWhile is Run, and calls meanwhile once the step is under way: there is time for what does not need its results.
-	RunWhile(runs []shaders.Run, rope shaders.RopeTable, meanwhile func()) (Timing, error)
 	// Read copies bytes of a buffer after a step. Only results are sure to still hold their values.
 	Read(v shaders.View, dst []byte) error
 	Close()

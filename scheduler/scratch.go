@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"slices"
 	"sort"
 
 	"github.com/calderaml/caldera/shaders"
@@ -16,12 +17,12 @@ type lifetime struct {
 	first, last int
 }
 
-// lifetimes finds when each scratch buffer of the graph is in use.
-func lifetimes(g *Graph) []lifetime {
+// lifetimes finds when each scratch buffer is in use among nodes [first, last) of a graph.
+func lifetimes(g *Graph, first, last int) []lifetime {
 	at := map[*shaders.Buffer]int{}
 	var ls []lifetime
-	for i, n := range g.Nodes {
-		for _, o := range n.Op.Operands() {
+	for i := first; i < last; i++ {
+		for _, o := range g.Nodes[i].Op.Operands() {
 			if o.Buf.Kind != shaders.Scratch {
 				continue
 			}
@@ -37,13 +38,27 @@ func lifetimes(g *Graph) []lifetime {
 	return ls
 }
 
+// lifetimes finds when each scratch buffer is in use on the leg's die. What comes in is there from the beginning, and what goes
+// out is to the end.
+func (l leg) lifetimes(g *Graph) []lifetime {
+	ls := lifetimes(g, l.first, l.last)
+	for i := range ls {
+		if slices.Contains(l.in, ls[i].buf) {
+			ls[i].first = l.first
+		}
+		if slices.Contains(l.out, ls[i].buf) {
+			ls[i].last = l.last
+		}
+	}
+	return ls
+}
+
 // planScratch gives every scratch buffer an offset in one arena such that buffers that are in use at the
 // same node do not overlap, and returns the arena's size. Larger buffers are placed first, each at the
 // lowest offset that is free during its life. Without alias every buffer has memory of its own, which
 // verification needs to look at intermediate values afterwards.
-func planScratch(g *Graph, alias bool) (offsets map[*shaders.Buffer]int64, size int64) {
+func planScratch(ls []lifetime, alias bool) (offsets map[*shaders.Buffer]int64, size int64) {
 	offsets = map[*shaders.Buffer]int64{}
-	ls := lifetimes(g)
 	if alias {
 		sort.SliceStable(ls, func(i, j int) bool { return ls[i].buf.Size > ls[j].buf.Size })
 	}

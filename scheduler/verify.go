@@ -33,11 +33,11 @@ type contents interface {
 	Contents(operand int) shaders.Content
 }
 
-// Verify performs one step on a die op by op. Each op's twin runs on the inputs that the device had, so
+// Verify performs one step on dies op by op. Each op's twin runs on the inputs that the device had, so
 // that an error is the op's own and not inherited; after the comparison the twin's memory takes the
 // device's values. It calls report for every node. Memory must hold the graph's weights.
-func Verify(g *Graph, die *Die, memory shaders.HostMemory, runs []shaders.Run, rope shaders.RopeTable, report func(OpError) error) error {
-	p, err := Compile(g, Placement{Dies: []*Die{die}}, Options{PerOp: true, Check: true})
+func Verify(g *Graph, where Placement, memory shaders.HostMemory, runs []shaders.Run, rope shaders.RopeTable, report func(OpError) error) error {
+	p, err := Compile(g, where, Options{PerOp: true, Check: true})
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (p *Plan) compare(node int, memory shaders.HostMemory) (OpError, error) {
 			continue
 		}
 		got := shaders.AlignedBytes(o.Len)
-		if err := p.Read(o.View, got); err != nil {
+		if err := p.readAt(node, o.View, got); err != nil {
 			return e, fmt.Errorf("%s: %w", n.Label(), err)
 		}
 		want := memory.Bytes(o.View)

@@ -18,8 +18,9 @@ func TestLayOut(t *testing.T) {
 	} {
 		g.Add("op", &fakeOp{ops})
 	}
-	offsets, n := layOut(g, true)
-	if want := (Needs{Scratch: 1024, Step: g.Step.Size, Results: 512 + 256}); n != want || NeedsOf(g) != want {
+	whole := leg{last: len(g.Nodes)}
+	offsets, n := layOut(g, whole, true)
+	if want := (Needs{Scratch: 1024, Step: g.Step.Size, Results: 512 + 256}); n != want || NeedsOf(g, nil)[0] != want {
 		t.Errorf("needs %+v, want %+v", n, want)
 	}
 	if offsets[a] != offsets[b] {
@@ -31,15 +32,15 @@ func TestLayOut(t *testing.T) {
 	if _, ok := offsets[w]; ok {
 		t.Error("weights lie in the workspace")
 	}
-	_, apart := layOut(g, false)
+	_, apart := layOut(g, whole, false)
 	if apart.Scratch != 2048 {
 		t.Errorf("%d bytes of scratch without sharing", apart.Scratch)
 	}
 }
 
 func TestNeeds(t *testing.T) {
-	m := Needs{1, 20, 3}.Max(Needs{10, 2, 30})
-	if m != (Needs{10, 20, 30}) || m.Total() != 60 {
+	m := Needs{1, 20, 3, 4, 5}.Max(Needs{10, 2, 30, 1, 9})
+	if m != (Needs{10, 20, 30, 4, 9}) || m.Total() != 73 {
 		t.Errorf("%+v, %d in all", m, m.Total())
 	}
 	for n, want := range map[int64]int64{0: 0, 1: stagePiece, stagePiece: stagePiece, stagePiece + 1: 2 * stagePiece, 1 << 40: stagePieces * stagePiece} {

@@ -237,6 +237,14 @@ func (d *Device) Stats() Stats {
 	}
 }
 
+// Add returns the sum s + t, for what several devices did.
+func (s Stats) Add(t Stats) Stats {
+	return Stats{
+		s.Submits + t.Submits, s.CommandBuffers + t.CommandBuffers, s.Dispatches + t.Dispatches, s.Barriers + t.Barriers, s.Copies + t.Copies,
+		s.Pipelines + t.Pipelines, s.Recordings + t.Recordings, s.Allocations + t.Allocations, s.Uploaded + t.Uploaded, s.Downloaded + t.Downloaded,
+	}
+}
+
 // Sub returns the difference s - t, for counting what one step did.
 func (s Stats) Sub(t Stats) Stats {
 	return Stats{

@@ -29,6 +29,15 @@ type MemoryInUse struct {
 	Reserved [memoryUses]int64 // device memory allocated to hold them
 }
 
+// Add is what two devices use together.
+func (m MemoryInUse) Add(n MemoryInUse) MemoryInUse {
+	for i := range m.Buffers {
+		m.Buffers[i] += n.Buffers[i]
+		m.Reserved[i] += n.Reserved[i]
+	}
+	return m
+}
+
 // Total returns the reserved bytes of all uses but Imported, whose pages belong
 // to the host.
 func (m MemoryInUse) Total() int64 {

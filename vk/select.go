@@ -16,6 +16,23 @@ func (in *Instance) Select(name string) (DeviceInfo, error) {
 	return selectDevice(in.devices, name)
 }
 
+// SelectAll is Select for several names with commas between. A device may be there more than once.
+func (in *Instance) SelectAll(names string) ([]DeviceInfo, error) {
+	list := strings.Split(names, ",")
+	var all []DeviceInfo
+	for _, name := range list {
+		if strings.TrimSpace(name) == "" && len(list) > 1 {
+			return nil, fmt.Errorf("%w: one of the names in %q is empty", ErrNoDevice, names)
+		}
+		info, err := in.Select(name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, info)
+	}
+	return all, nil
+}
+
 func selectDevice(devices []DeviceInfo, name string) (DeviceInfo, error) {
 	if len(devices) == 0 {
 		return DeviceInfo{}, fmt.Errorf("%w: %s", ErrNoDevice, noDeviceHint)

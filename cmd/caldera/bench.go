@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -22,6 +23,8 @@ type benchFlags struct {
 	noWarmup bool
 	delay    int
 	ops      bool
+	trace    string
+	underWay int
 }
 
 func (a *app) benchCommand() *cobra.Command {
@@ -69,9 +72,11 @@ stderr.`,
 	f.BoolVar(&x.noWarmup, "no-warmup", false, "do not run each test once before measuring it")
 	f.IntVar(&x.delay, "delay", 0, "wait this many `seconds` before each repetition")
 	f.BoolVar(&x.ops, "profile-ops", false, "also time each op of a step of every test on the device, see docs/bench.md")
+	f.IntVar(&x.underWay, "under-way", 0, "at most this many `steps` are under way together; 0 is one for each device")
+	f.StringVar(&x.trace, "trace", "", "write what each device did and when to a `file`, for chrome://tracing or Perfetto")
 	addDryRun(f, &dry)
 	f.BoolVar(&a.json, "json", false, "the same as -o json")
-	addSettings(f, "model", "backend", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "activations", "matrices", "tuning", "memory-limit", "device!",
+	addSettings(f, "model", "backend", "split", "device-memory", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "activations", "matrices", "tuning", "memory-limit", "device!",
 		"bench.n-prompt", "bench.n-gen", "bench.n-depth", "bench.batch", "bench.repetitions", "bench.output")
 	cmd.AddCommand(a.compareCommand(), a.benchServeCommand())
 	return cmd
@@ -158,10 +163,16 @@ func (a *app) bench(ctx context.Context, tests []bench.Test, batches []int, form
 	}
 	c := a.engineConfig(need)
 	c.Batch, c.Slots = max(slices.Max(batches), slots), slots
+	c.UnderWay = x.underWay
+	trace := bench.NewTrace()
+	if x.trace != "" {
+		c.Trace = trace.Add
+	}
 	e, err := a.openEngine(c)
 	if err != nil {
 		return err
 	}
+	names := e.DeviceNames()
 	defer closeEngine(e, &err)
 	a.noteDevice(e)
 	setup.Hardware = hardware(e.DeviceInfo())
@@ -178,6 +189,7 @@ func (a *app) bench(ctx context.Context, tests []bench.Test, batches []int, form
 			return err
 		}
 		for _, t := range tests {
+			trace.Mark(t.Name())
 			r, err := a.measure(ctx, e, t, opt)
 			if err != nil {
 				return err
@@ -195,6 +207,9 @@ func (a *app) bench(ctx context.Context, tests []bench.Test, batches []int, form
 		}
 	}
 	err = w.Close()
+	if x.trace != "" {
+		err = errors.Join(err, a.writeFile(x.trace, func(w io.Writer) error { return trace.Write(w, names) }))
+	}
 	if format == "md" {
 		err = errors.Join(err, a.printProfiles(records))
 	}

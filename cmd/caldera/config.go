@@ -26,6 +26,8 @@ type Config struct {
 	Model        string `mapstructure:"model"` // path or repository, empty for the built-in demo
 	Backend      string `mapstructure:"backend"`
 	Device       string `mapstructure:"device"`
+	Split        string `mapstructure:"split"`
+	DeviceMemory string `mapstructure:"device-memory"` // sizes, see parseSizes
 	Profile      string `mapstructure:"profile"`
 	Residency    string `mapstructure:"residency"`
 	Ctx          int    `mapstructure:"ctx"`
@@ -129,7 +131,9 @@ func (s setting) env() string {
 var table = []setting{
 	{key: "model", short: "m", def: "", usage: "`model`: a GGUF file (of a split one any part), a folder with one, or user/repo[:quant] in the Hugging Face cache; default the built-in demo"},
 	{key: "backend", def: "vulkan", choices: []string{"vulkan", "reference"}, usage: "`where` to compute: vulkan, or reference for plain Go on the CPU"},
-	{key: "device", short: "d", def: "", usage: "device by `name`, UUID or index of caldera devices; default the best one"},
+	{key: "device", short: "d", def: "", usage: "device by `name`, UUID or index of caldera devices; default the best one; several, A,B, share the model's layers"},
+	{key: "split", def: engine.SplitAuto, usage: "`where` the layers are divided among several devices: the first layer of each but the first (20), shares (0.5,0.5), or auto by measured speed and by memory"},
+	{key: "device-memory", def: "", check: checkSizes, usage: "most memory to take on each of several devices, pages of the model file among it, `SIZES` as in 12G,8G; 0 is what there is"},
 	{key: "profile", def: "auto", choices: vk.ProfileNames(), usage: "use no more of the device than this `profile` has: " + strings.Join(vk.ProfileNames(), ", ")},
 	{key: "residency", def: weights.Auto, choices: []string{weights.Auto, weights.Import, weights.Copy}, usage: "`where` weights live: import reads the file's pages in place, copy gives the device its own, auto imports where the device computes in the host's memory"},
 	{key: "ctx", short: "c", def: 0, usage: "most `tokens` of a sequence; 0 is what the command needs or 4096, within the model's limit"},

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -114,10 +115,10 @@ func (a *app) listDevices() (devicesResult, error) {
 	}
 	defer in.Close()
 	r.Loader = in.LoaderVersion().String()
-	chosen, err := in.Select(a.cfg.Device)
+	chosen, err := in.SelectAll(a.cfg.Device)
 	for _, d := range in.Devices() {
 		x := newDeviceInfo(d, a.cfg.Profile)
-		x.Default = err == nil && d.Index == chosen.Index
+		x.Default = slices.ContainsFunc(chosen, func(c vk.DeviceInfo) bool { return c.Index == d.Index })
 		r.Devices = append(r.Devices, x)
 	}
 	return r, err

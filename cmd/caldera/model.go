@@ -26,7 +26,7 @@ const maxQueue = 1 << 16
 
 // addEngineSettings defines the flags of a command that computes.
 func addEngineSettings(f *pflag.FlagSet, keys ...string) {
-	addSettings(f, append([]string{"model", "backend", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "batch", "submit-budget", "activations", "matrices", "tuning", "memory-limit"}, keys...)...)
+	addSettings(f, append([]string{"model", "backend", "split", "device-memory", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "batch", "submit-budget", "activations", "matrices", "tuning", "memory-limit"}, keys...)...)
 }
 
 // isDemo reports whether the built-in model is used.
@@ -47,6 +47,7 @@ func (a *app) engineConfig(context int) engine.Config {
 		Path:        a.cfg.Model,
 		Backend:     a.cfg.Backend,
 		Device:      a.cfg.Device,
+		Split:       a.cfg.Split,
 		Profile:     a.cfg.Profile,
 		Residency:   a.cfg.Residency,
 		Activations: a.cfg.Activations,
@@ -60,6 +61,7 @@ func (a *app) engineConfig(context int) engine.Config {
 		Warn:        func(err error) { a.log.Warn().Msg(printable(err.Error())) },
 	}
 	c.MemoryLimit, _ = parseSize(a.cfg.MemoryLimit) // checked with the configuration
+	c.DeviceLimits, _ = parseSizes(a.cfg.DeviceMemory)
 	c.SubmitBudget, _ = parseBudget(a.cfg.SubmitBudget)
 	if a.cfg.Tuning == "auto" {
 		c.TuningDir = vk.CacheDir()

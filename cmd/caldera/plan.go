@@ -33,6 +33,7 @@ while the system can keep them in memory. The exit code is 5 when the model does
 		Example: `  caldera plan model.gguf
   caldera plan model.gguf --ctx 65536 --slots 4 --device nvidia
   caldera plan model.gguf --ctx 262144 --kv q4_0 --memory-limit 12G
+  caldera plan model.gguf --device 0,1 --split auto --device-memory 12G,8G
   caldera plan model.gguf --predict "RTX 4090,RX 7900 XTX" --depth 4096
   caldera plan model.gguf --predict this
   caldera plan model.gguf --json | jq .max_context`,
@@ -143,6 +144,18 @@ func printPlan(out io.Writer, m *engine.MemoryPlan) error {
 	sum("total", m.Total, "%s of it beside the file's pages", size(m.Needed))
 	if err := w.Flush(); err != nil {
 		return err
+	}
+	if len(m.Dies) > 1 {
+		w = tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(w)
+		line("LAYERS", "WEIGHTS", "CACHE", "STATE", "SCRATCH", "ROWS", "TOTAL", "DEVICE")
+		for _, d := range m.Dies {
+			line(fmt.Sprintf("%d-%d", d.FirstLayer, d.EndLayer-1), size(d.Weights()), size(d.KV), size(d.State), size(d.Scratch+d.Step+d.Results), size(d.In+d.Out),
+				size(d.Total()), printable(d.Device))
+		}
+		if err := w.Flush(); err != nil {
+			return err
+		}
 	}
 	w = tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w)

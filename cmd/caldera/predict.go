@@ -134,6 +134,9 @@ func (t target) find(in *vk.Instance, c engine.Config) (vk.DeviceInfo, error) {
 	if strings.EqualFold(name, thisDevice) {
 		name = c.Device
 	}
+	if name == c.Device && strings.Contains(name, ",") {
+		return vk.DeviceInfo{}, usagef("--predict %s: --device names several; predict for each by its name", t.present)
+	}
 	info, err := in.Select(name)
 	if err != nil && name != c.Device {
 		err = usagef("device %q is neither in the table of devices (%s) nor present: %w", t.present, strings.Join(tableNames(), ", "), err)
@@ -160,9 +163,12 @@ func (a *app) counts(b *engine.Blueprint, in *vk.Instance, c engine.Config, targ
 	}
 	gpu := true
 	if in != nil {
-		info, err := in.Select(c.Device)
-		if err == nil {
-			gpu, err = info.Software(), present(info)
+		// Of several devices each is counted as if it had all layers.
+		infos, err := in.SelectAll(c.Device)
+		for _, info := range infos {
+			if err == nil {
+				gpu, err = gpu && info.Software(), present(info)
+			}
 		}
 		if err != nil {
 			return nil, err

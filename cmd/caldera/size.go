@@ -51,6 +51,21 @@ func parseSize(s string) (int64, error) {
 	return int64(v), nil
 }
 
+// parseSizes reads sizes with commas between; nothing is none.
+func parseSizes(s string) (sizes []int64, err error) {
+	if strings.TrimSpace(s) == "" {
+		return nil, nil
+	}
+	for _, x := range strings.Split(s, ",") {
+		n, err := parseSize(x)
+		if err != nil {
+			return nil, err
+		}
+		sizes = append(sizes, n)
+	}
+	return sizes, nil
+}
+
 // parseFolderSize reads a folder and the bytes that may be kept there, DIR:SIZE. Nothing and 0 are no folder. A folder
 // that begins with ~/ is in the user's home, also where no shell says so.
 func parseFolderSize(s string) (dir string, bytes int64, err error) {
@@ -106,6 +121,11 @@ func parseBudget(s string) (time.Duration, error) {
 
 func checkSize(s string) error {
 	_, err := parseSize(s)
+	return err
+}
+
+func checkSizes(s string) error {
+	_, err := parseSizes(s)
 	return err
 }
 

@@ -91,7 +91,8 @@ type Result struct {
 	Warm    bool             // a warm-up was run
 	// Recorded is how many command buffers were recorded while measuring, which must be none after a warm-up.
 	Recorded int
-	Decode   engine.Counts // what one decoded token does by its plan
+	Groups   int           // of the sequences that generate, each of which has steps of its own
+	Decode   engine.Counts // what one decoded token of a group does by its plan
 	Device   vk.Stats      // what the device did in all samples
 }
 
@@ -110,7 +111,7 @@ func (r *Result) Unplanned() int64 {
 	if r.Prompt > 0 {
 		return 0
 	}
-	return r.Device.Submits - int64(r.Decode.Submits)*int64(r.Gen*len(r.Samples))
+	return r.Device.Submits - int64(r.Decode.Submits)*int64(r.Gen*len(r.Samples)*r.Groups)
 }
 
 // HostPerToken is the mean time per token that was spent on the host, outside of waiting for the device.
@@ -155,7 +156,8 @@ func Run(ctx context.Context, e *engine.Engine, t Test, o Options) (*Result, err
 		}
 	}
 	r.Recorded = int(e.DeviceStats().Recordings - before)
-	r.Decode, err = e.DecodeCounts(t.seqs())
+	r.Groups = e.Groups(t.seqs())
+	r.Decode, err = e.DecodeCounts((t.seqs() + r.Groups - 1) / r.Groups)
 	return r, err
 }
 
@@ -247,13 +249,17 @@ func (l *loop) prompt(n int) (err error) {
 	return nil
 }
 
-// generate runs a token of each sequence in one step, likewise.
-func (l *loop) generate() (err error) {
-	first := l.seqs[0] // all of them wait together
-	steps, times := first.Steps, first.Times
-	if l.top, err = l.e.TopEach(l.ctx, l.seqs, l.tokens(len(l.seqs)), l.top[:0]); err == nil {
-		l.count(first, steps, times)
+// generate runs n tokens of each sequence, all of them in one step, or in as many groups as there are devices to keep busy, likewise.
+func (l *loop) generate(n int) error {
+	steps, times := 0, engine.StepTimes{}
+	for _, s := range l.seqs {
+		steps, times = steps-s.Steps, times.Minus(s.Times)
 	}
+	err := l.e.Decode(l.ctx, l.seqs, n, func(int, engine.Candidate) int32 { return int32(l.random.IntN(l.vocab)) })
+	for _, s := range l.seqs {
+		steps, times = steps+s.Steps, times.Plus(s.Times)
+	}
+	l.steps, l.times = l.steps+steps, l.times.Plus(times)
 	return err
 }
 
@@ -281,7 +287,7 @@ func (l *loop) warmUp() error {
 		}
 	}
 	if l.t.Gen > 0 {
-		return l.generate()
+		return l.generate(1)
 	}
 	return nil
 }
@@ -299,8 +305,8 @@ func (l *loop) repetition(r *Result) error {
 		}
 		r.Prefill += time.Since(start)
 	}
-	for range l.t.Gen {
-		if err := l.generate(); err != nil {
+	if l.t.Gen > 0 {
+		if err := l.generate(l.t.Gen); err != nil {
 			return err
 		}
 	}

@@ -48,7 +48,11 @@ type StepProfile struct {
 	DeviceNS int64 `json:"device_ns"` // from the first timestamp to the last
 	WaitNS   int64 `json:"wait_ns"`   // from submitting the plan with timestamps to its end, on the host
 	PlainNS  int64 `json:"plain_ns"`  // the same of the ordinary plan, measured in turn
-	StampNS  int64 `json:"stamp_ns"`  // what a timestamp costs: the difference of the two, over the dispatches
+	// With several devices: the bytes of rows that go from one to the next, and the time of the copies on the devices and on the host.
+	CarriedBytes int64 `json:"carried_bytes"`
+	CarryNS      int64 `json:"carry_ns"`
+	HostCarryNS  int64 `json:"host_carry_ns"`
+	StampNS      int64 `json:"stamp_ns"` // what a timestamp costs: the difference of the two, over the dispatches
 
 	CopyGBs    float64 `json:"copy_gb_per_s"` // of a copy on the device, bytes read and written
 	Bytes      int64   `json:"bytes"`
@@ -95,6 +99,7 @@ func newStepProfile(step string, p *engine.Profile, copy float64) StepProfile {
 		Dispatches: p.Dispatches, Barriers: p.Barriers,
 		DeviceNS: p.Device.Nanoseconds(), WaitNS: p.Wait.Nanoseconds(), PlainNS: p.Plain.Nanoseconds(), CopyGBs: copy / 1e9,
 	}
+	s.CarriedBytes, s.CarryNS, s.HostCarryNS = p.Carried*int64(s.Rows), p.Carry.Nanoseconds(), p.HostCarry.Nanoseconds()
 	s.StampNS = max(0, s.WaitNS-s.PlainNS) / int64(max(1, s.Dispatches))
 	at := map[opKey]int{}
 	for _, o := range p.Ops {
@@ -168,6 +173,9 @@ func (s *StepProfile) Print(w io.Writer) error {
 	row("sum", "", "", s.count(), s.SumNS, s.Bytes, s.Flops, ratio(s.BoundNS, s.SumNS))
 	writeTable(&b, 3, rows)
 	fmt.Fprintf(&b, "\nops: %s of the %.1f µs from the first timestamp to the last\n", percent(ratio(s.SumNS, s.DeviceNS)), micro(s.DeviceNS))
+	if s.CarriedBytes > 0 {
+		fmt.Fprintf(&b, "rows from device to device: %d bytes, copied in %.1f µs on the devices and %.1f on the host\n", s.CarriedBytes, micro(s.CarryNS), micro(s.HostCarryNS))
+	}
 	fmt.Fprintf(&b, "host: %.1f µs from submitting this plan to its end and %.1f µs for the ordinary one; a timestamp costs %.1f µs\n",
 		micro(s.WaitNS), micro(s.PlainNS), micro(s.StampNS))
 	fmt.Fprintf(&b, "bound: %.2f MB take %.1f µs at the copy's %.2f GB/s, %s of the ordinary step's time; it computes %.3f GFLOP at %.2f GFLOP/s\n",

@@ -66,11 +66,13 @@ type Record struct {
 	Matrices     string     `json:"matrices,omitempty"` // shape of the cooperative matrices of large steps
 	ShaderSet    string     `json:"shader_set"`         // start of the hash of all kernels
 	// Counts of one decoded token, whatever the test.
-	Ops            int `json:"ops"`
-	Dispatches     int `json:"dispatches"`
-	Barriers       int `json:"barriers"`
-	Submits        int `json:"submits"`
-	CommandBuffers int `json:"command_buffers"`
+	Ops        int `json:"ops"`
+	Dispatches int `json:"dispatches"`
+	Barriers   int `json:"barriers"`
+	Submits    int `json:"submits"`
+	// CarriedBytes is what the host carries of a row from device to device.
+	CarriedBytes   int64 `json:"carried_bytes"`
+	CommandBuffers int   `json:"command_buffers"`
 
 	// Sequences generate together; WeightBytes is what a step of one token each reads of the weights at most, and
 	// StepFlops what it computes.
@@ -147,7 +149,7 @@ func NewRecord(e *engine.Engine, s Setup, r *Result) Record {
 		Schema: "caldera.bench/1", MedianTS: Median(ts), DeviceName: s.Hardware.Name, Driver: s.Hardware.Driver, APIVersion: s.Hardware.API,
 		VendorID: s.Hardware.VendorID, DeviceID: s.Hardware.DeviceID, SubgroupSize: s.Hardware.SubgroupSize, Software: e.Software(),
 		Profile: s.Profile, Activations: e.Activations(), ShaderSet: shaderSet(),
-		Ops: r.Decode.Ops, Dispatches: r.Decode.Dispatches, Barriers: r.Decode.Barriers, Submits: r.Decode.Submits,
+		Ops: r.Decode.Ops, Dispatches: r.Decode.Dispatches, Barriers: r.Decode.Barriers, Submits: r.Decode.Submits, CarriedBytes: r.Decode.Carried,
 		Sequences: r.seqs(), WeightBytes: r.Decode.Cost.Weights, StepFlops: r.Decode.Cost.Flops,
 		CommandBuffers: r.Decode.CommandBuffers, ScratchBytes: e.Memory().Scratch,
 		HostNSPerToken: r.HostPerToken().Nanoseconds(), RecordedAgain: r.Recorded,

@@ -151,7 +151,7 @@ func (r *rig) run(rows, context int, attended float64, without bool) (*measured,
 	// Timestamps take time too: the same step without them says how much.
 	var plans [2]*scheduler.Plan
 	for i := range plans {
-		p, err := scheduler.Compile(g, scheduler.Placement{Dies: []*scheduler.Die{r.die}}, scheduler.Options{Stamp: i == 0})
+		p, err := scheduler.Compile(g, scheduler.On(r.die), scheduler.Options{Stamp: i == 0})
 		if err != nil {
 			return nil, err
 		}
@@ -363,7 +363,7 @@ func (r *rig) chain(after bool) (float64, error) {
 		}
 		g.Add("chain", &shaders.RMSNorm{Step: g.Step.View(), X: x, Y: out, Weight: w.View(), Rows: 1, Count: shaders.CountRows, Eps: 1e-6})
 	}
-	p, err := scheduler.Compile(g, scheduler.Placement{Dies: []*scheduler.Die{r.die}}, scheduler.Options{Stamp: true})
+	p, err := scheduler.Compile(g, scheduler.On(r.die), scheduler.Options{Stamp: true})
 	if err != nil {
 		return 0, err
 	}

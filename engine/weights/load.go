@@ -37,6 +37,11 @@ type Report struct {
 	Fallbacks []Fallback `json:"fallbacks"`
 }
 
+// Add is the report of what went to two devices.
+func (r Report) Add(s Report) Report {
+	return Report{r.Imported + s.Imported, r.Copied + s.Copied, r.Uploaded + s.Uploaded, r.Host + s.Host, r.Windows + s.Windows, append(slices.Clip(r.Fallbacks), s.Fallbacks...)}
+}
+
 // piece is how much is read and written between two looks at what comes next: the unit of readahead and of
 // progress.
 const piece = 32 << 20

@@ -331,7 +331,7 @@ func compile(g *scheduler.Graph, die *scheduler.Die) (p *scheduler.Plan, err err
 	defer func() { die.Kernels.MaxLoops = limit }()
 	for _, n := range []int{limit, moreLoops, 0} {
 		die.Kernels.MaxLoops = n
-		p, err = scheduler.Compile(g, scheduler.Placement{Dies: []*scheduler.Die{die}}, scheduler.Options{Check: true})
+		p, err = scheduler.Compile(g, scheduler.On(die), scheduler.Options{Check: true})
 		if !errors.Is(err, shaders.ErrLoops) {
 			break
 		}
