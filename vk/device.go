@@ -1,6 +1,7 @@
 package vk
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,6 +21,11 @@ type Device struct {
 	lost   atomic.Bool
 	closed atomic.Bool
 	count  counters
+	limit  limit
+
+	closing sync.Mutex // guards the next two
+	gone    bool       // everything has been freed
+	left    int        // objects that were there when it was
 
 	mu      sync.Mutex // guards owned and layouts
 	owned   map[owned]struct{}
@@ -100,10 +106,19 @@ func (d *Device) setup() error {
 // Close waits for the device, saves its pipeline cache, and frees the device
 // and everything made from it. Freeing such an object afterwards does nothing.
 // Close may be called twice. The error is that of saving the cache or of
-// waiting; the device is closed nevertheless.
+// waiting; the device is closed nevertheless. Only a device that does not come
+// to an end within its time limit is left as it is, with an error that wraps
+// ErrHang: what it may still be using must not be freed, host memory that it
+// imported included. Close may then be called again later.
 func (d *Device) Close() error {
-	if d.closed.Swap(true) {
+	d.closing.Lock()
+	defer d.closing.Unlock()
+	if d.gone {
 		return nil
+	}
+	d.closed.Store(true)
+	if err := d.Quiesce(); err != nil {
+		return fmt.Errorf("the device stays open: %w", err)
 	}
 	d.in.mu.Lock()
 	delete(d.in.live, d)
@@ -114,8 +129,23 @@ func (d *Device) Close() error {
 			err = saveErr
 		}
 	}
+	d.stage.free()
+	d.sets.Free()
+	d.mu.Lock()
+	d.left = len(d.owned)
+	d.mu.Unlock()
 	d.teardown()
+	d.gone = true
 	return err
+}
+
+// Left is how many objects the device had to free when it was closed because
+// those who made them had not. They are no leak of Vulkan's, but somebody has
+// lost them.
+func (d *Device) Left() int {
+	d.closing.Lock()
+	defer d.closing.Unlock()
+	return d.left
 }
 
 // teardown frees everything in an order that is valid from any state.
@@ -188,9 +218,13 @@ func (d *Device) Profile() Profile { return d.profile }
 // Lost reports whether the device was lost. A lost device can only be closed.
 func (d *Device) Lost() bool { return d.lost.Load() }
 
-// WaitIdle blocks until all submitted work is done.
+// WaitIdle blocks until all submitted work is done, for no longer than the time
+// limit.
 func (d *Device) WaitIdle() error {
 	if err := d.usable("vkDeviceWaitIdle"); err != nil {
+		return err
+	}
+	if err := d.Quiesce(); err != nil {
 		return err
 	}
 	// The queue must not be submitted to meanwhile.

@@ -17,6 +17,9 @@ var (
 	ErrNoDevice          = errors.New("vk: no Vulkan device")
 	ErrUnsupported       = errors.New("vk: unsupported")
 	ErrTimeout           = errors.New("vk: timeout")
+	// ErrHang reports work that did not end within the device's time limit. Such
+	// a device counts as lost: the error matches ErrDeviceLost too.
+	ErrHang = errors.New("vk: device hangs")
 	// ErrBusy reports that a command buffer is still executing.
 	ErrBusy = errors.New("vk: still executing")
 	// ErrClosed reports the use of a closed device or a freed object.

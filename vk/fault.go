@@ -1,6 +1,7 @@
 package vk
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -57,6 +58,22 @@ func (f *faults) strike(call string) (Result, bool) {
 // device behave as lost from then on.
 func (d *Device) InjectFault(call string, n int, result Result) {
 	d.faults.arm(Fault{call, n, result})
+}
+
+// Armed returns the faults that have not struck, each with how many calls are
+// left until it does. One that is armed far in advance so counts calls.
+func (d *Device) Armed() []Fault {
+	d.faults.mu.Lock()
+	defer d.faults.mu.Unlock()
+	return slices.Clone(d.faults.list)
+}
+
+// Disarm takes back the faults that have not struck.
+func (d *Device) Disarm() {
+	d.faults.mu.Lock()
+	defer d.faults.mu.Unlock()
+	d.faults.list = nil
+	d.faults.armed.Store(0)
 }
 
 // call makes a Vulkan call, or pretends its failure. Every call that can fail

@@ -133,7 +133,8 @@ func Open(cfg Config) (*Instance, error) {
 }
 
 // Close closes the devices that are still open and the instance. It may be
-// called twice. The validation messages stay readable.
+// called twice. The validation messages stay readable. An instance with a
+// device that hangs stays as it is.
 func (in *Instance) Close() {
 	in.mu.Lock()
 	if in.closed {
@@ -151,6 +152,10 @@ func (in *Instance) Close() {
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	if len(in.live) > 0 {
+		in.messages, in.count = filterMessages(in.raw.messages())
+		return
+	}
 	in.raw.close()
 	vulkan.DestroyInstance(in.raw.handle(), nil)
 	in.messages, in.count = filterMessages(in.raw.messages())

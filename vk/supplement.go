@@ -231,6 +231,7 @@ func (r rawInstance) newDevice(pd vulkan.PhysicalDevice, family int, features ui
 	var cwhat *C.char
 	res = Result(C.sup_device_create(r.c, physical(pd), C.uint32_t(family), C.uint32_t(features), &d.c, &cwhat))
 	if res == Success {
+		live[deviceObject].Add(1)
 		d.dev = vulkan.Device(unsafe.Pointer(C.sup_device_handle(d.c)))
 		d.queue = vulkan.Queue(unsafe.Pointer(C.sup_device_queue(d.c)))
 	}
@@ -242,7 +243,11 @@ func (d rawDevice) free() { C.sup_device_free(d.c) }
 // The binding's calls on dispatchable handles.
 
 func (d rawDevice) waitIdle() Result { return Result(vulkan.DeviceWaitIdle(d.dev)) }
-func (d rawDevice) destroy()         { vulkan.DestroyDevice(d.dev, nil) }
+
+func (d rawDevice) destroy() {
+	live[deviceObject].Add(-1)
+	vulkan.DestroyDevice(d.dev, nil)
+}
 
 func (d rawDevice) resetCommandBuffer(cb vulkan.CommandBuffer) Result {
 	return Result(vulkan.ResetCommandBuffer(cb, 0))
@@ -253,7 +258,7 @@ func (d rawDevice) resetCommandBuffer(cb vulkan.CommandBuffer) Result {
 func (d rawDevice) allocate(size int64, typ int) (m handle, r Result) {
 	var h C.uint64_t
 	r = Result(C.sup_allocate(d.c, C.uint64_t(size), C.uint32_t(typ), &h))
-	return handle(h), r
+	return made(memoryObject, handle(h), r)
 }
 
 func (d rawDevice) importTypes(p unsafe.Pointer) (bits uint32, r Result) {
@@ -265,10 +270,13 @@ func (d rawDevice) importTypes(p unsafe.Pointer) (bits uint32, r Result) {
 func (d rawDevice) importMemory(p unsafe.Pointer, size int64, typ int) (m handle, r Result) {
 	var h C.uint64_t
 	r = Result(C.sup_import_memory(d.c, p, C.uint64_t(size), C.uint32_t(typ), &h))
-	return handle(h), r
+	return made(memoryObject, handle(h), r)
 }
 
-func (d rawDevice) freeMemory(m handle) { C.sup_free_memory(d.c, C.uint64_t(m)) }
+func (d rawDevice) freeMemory(m handle) {
+	unmade(memoryObject, m)
+	C.sup_free_memory(d.c, C.uint64_t(m))
+}
 
 func (d rawDevice) mapMemory(m handle) (unsafe.Pointer, Result) {
 	var p unsafe.Pointer
@@ -287,7 +295,7 @@ func (d rawDevice) invalidate(m handle, off, n int64) Result {
 func (d rawDevice) createBuffer(size int64, usage vulkan.BufferUsageFlagBits, imported bool) (b handle, r Result) {
 	var h C.uint64_t
 	r = Result(C.sup_create_buffer(d.c, C.uint64_t(size), C.uint32_t(usage), cbool(imported), &h))
-	return handle(h), r
+	return made(bufferObject, handle(h), r)
 }
 
 func (d rawDevice) requirements(b handle) (size, align int64, types uint32) {
@@ -303,26 +311,29 @@ func (d rawDevice) bind(b, m handle, off int64) Result {
 
 func (d rawDevice) address(b handle) uint64 { return uint64(C.sup_buffer_address(d.c, C.uint64_t(b))) }
 
-func (d rawDevice) destroyBuffer(b handle) { C.sup_destroy_buffer(d.c, C.uint64_t(b)) }
+func (d rawDevice) destroyBuffer(b handle) {
+	unmade(bufferObject, b)
+	C.sup_destroy_buffer(d.c, C.uint64_t(b))
+}
 
 // Pipelines.
 
 func (d rawDevice) createSetLayout(buffers int, texels uint32) (l handle, r Result) {
 	var h C.uint64_t
 	r = Result(C.sup_create_set_layout(d.c, C.uint32_t(buffers), C.uint32_t(texels), &h))
-	return handle(h), r
+	return made(setLayoutObject, handle(h), r)
 }
 
 func (d rawDevice) createLayout(set handle, push int) (l handle, r Result) {
 	var h C.uint64_t
 	r = Result(C.sup_create_layout(d.c, C.uint64_t(set), C.uint32_t(push), &h))
-	return handle(h), r
+	return made(layoutObject, handle(h), r)
 }
 
 func (d rawDevice) createCache(data []byte) (c handle, r Result) {
 	var h C.uint64_t
 	r = Result(C.sup_create_cache(d.c, unsafe.Pointer(unsafe.SliceData(data)), C.size_t(len(data)), &h))
-	return handle(h), r
+	return made(cacheObject, handle(h), r)
 }
 
 func (d rawDevice) cacheData(cache handle) ([]byte, Result) {
@@ -341,7 +352,7 @@ func (d rawDevice) cacheData(cache handle) ([]byte, Result) {
 func (d rawDevice) createModule(spirv []byte) (m handle, r Result) {
 	var h C.uint64_t
 	r = Result(C.sup_create_module(d.c, unsafe.Pointer(unsafe.SliceData(spirv)), C.size_t(len(spirv)), &h))
-	return handle(h), r
+	return made(moduleObject, handle(h), r)
 }
 
 func (d rawDevice) createPipeline(cache, module, layout handle, spec []uint32, subgroup int, full bool) (p handle, r Result) {
@@ -352,14 +363,33 @@ func (d rawDevice) createPipeline(cache, module, layout handle, spec []uint32, s
 	}
 	r = Result(C.sup_create_pipeline(d.c, C.uint64_t(cache), C.uint64_t(module), C.uint64_t(layout),
 		(*C.uint32_t)(unsafe.SliceData(spec)), C.uint32_t(len(spec)), C.uint32_t(subgroup), f, &h))
-	return handle(h), r
+	return made(pipelineObject, handle(h), r)
 }
 
-func (d rawDevice) destroySetLayout(h handle) { C.sup_destroy_set_layout(d.c, C.uint64_t(h)) }
-func (d rawDevice) destroyLayout(h handle)    { C.sup_destroy_layout(d.c, C.uint64_t(h)) }
-func (d rawDevice) destroyCache(h handle)     { C.sup_destroy_cache(d.c, C.uint64_t(h)) }
-func (d rawDevice) destroyModule(h handle)    { C.sup_destroy_module(d.c, C.uint64_t(h)) }
-func (d rawDevice) destroyPipeline(h handle)  { C.sup_destroy_pipeline(d.c, C.uint64_t(h)) }
+func (d rawDevice) destroySetLayout(h handle) {
+	unmade(setLayoutObject, h)
+	C.sup_destroy_set_layout(d.c, C.uint64_t(h))
+}
+
+func (d rawDevice) destroyLayout(h handle) {
+	unmade(layoutObject, h)
+	C.sup_destroy_layout(d.c, C.uint64_t(h))
+}
+
+func (d rawDevice) destroyCache(h handle) {
+	unmade(cacheObject, h)
+	C.sup_destroy_cache(d.c, C.uint64_t(h))
+}
+
+func (d rawDevice) destroyModule(h handle) {
+	unmade(moduleObject, h)
+	C.sup_destroy_module(d.c, C.uint64_t(h))
+}
+
+func (d rawDevice) destroyPipeline(h handle) {
+	unmade(pipelineObject, h)
+	C.sup_destroy_pipeline(d.c, C.uint64_t(h))
+}
 
 // Descriptor sets.
 
@@ -373,18 +403,24 @@ type rawBinding struct {
 func (d rawDevice) createView(b *rawBinding) (v handle, r Result) {
 	var h C.uint64_t
 	r = Result(C.sup_create_view(d.c, (*C.sup_binding)(unsafe.Pointer(b)), &h))
-	return handle(h), r
+	return made(viewObject, handle(h), r)
 }
 
-func (d rawDevice) destroyView(h handle) { C.sup_destroy_view(d.c, C.uint64_t(h)) }
+func (d rawDevice) destroyView(h handle) {
+	unmade(viewObject, h)
+	C.sup_destroy_view(d.c, C.uint64_t(h))
+}
 
 func (d rawDevice) createSetPool(sets, buffers, texels int) (p handle, r Result) {
 	var h C.uint64_t
 	r = Result(C.sup_create_set_pool(d.c, C.uint32_t(sets), C.uint32_t(buffers), C.uint32_t(texels), &h))
-	return handle(h), r
+	return made(setPoolObject, handle(h), r)
 }
 
-func (d rawDevice) destroySetPool(h handle) { C.sup_destroy_set_pool(d.c, C.uint64_t(h)) }
+func (d rawDevice) destroySetPool(h handle) {
+	unmade(setPoolObject, h)
+	C.sup_destroy_set_pool(d.c, C.uint64_t(h))
+}
 
 func (d rawDevice) allocateSet(pool, layout handle) (s handle, r Result) {
 	var h C.uint64_t
@@ -401,18 +437,23 @@ func (d rawDevice) updateSet(set handle, b []rawBinding) {
 func (d rawDevice) createCommandPool(family int) (p handle, r Result) {
 	var h C.uint64_t
 	r = Result(C.sup_create_command_pool(d.c, C.uint32_t(family), &h))
-	return handle(h), r
+	return made(commandPoolObject, handle(h), r)
 }
 
-func (d rawDevice) destroyCommandPool(h handle) { C.sup_destroy_command_pool(d.c, C.uint64_t(h)) }
+func (d rawDevice) destroyCommandPool(h handle) {
+	unmade(commandPoolObject, h)
+	C.sup_destroy_command_pool(d.c, C.uint64_t(h))
+}
 
 func (d rawDevice) allocateCommandBuffer(pool handle) (vulkan.CommandBuffer, Result) {
 	var cb C.VkCommandBuffer
 	r := Result(C.sup_allocate_command_buffer(d.c, C.uint64_t(pool), &cb))
+	_, r = made(commandBufferObject, 0, r)
 	return vulkan.CommandBuffer(unsafe.Pointer(cb)), r
 }
 
 func (d rawDevice) freeCommandBuffer(pool handle, cb vulkan.CommandBuffer) {
+	live[commandBufferObject].Add(-1)
 	C.sup_free_command_buffer(d.c, C.uint64_t(pool), C.VkCommandBuffer(unsafe.Pointer(cb)))
 }
 
@@ -436,10 +477,13 @@ func (d rawDevice) submit(cbs []uint64, semaphore handle, value uint64, fence ha
 func (d rawDevice) createTimeline() (s handle, r Result) {
 	var h C.uint64_t
 	r = Result(C.sup_create_timeline(d.c, &h))
-	return handle(h), r
+	return made(semaphoreObject, handle(h), r)
 }
 
-func (d rawDevice) destroySemaphore(h handle) { C.sup_destroy_semaphore(d.c, C.uint64_t(h)) }
+func (d rawDevice) destroySemaphore(h handle) {
+	unmade(semaphoreObject, h)
+	C.sup_destroy_semaphore(d.c, C.uint64_t(h))
+}
 
 func (d rawDevice) timelineValue(s handle) (uint64, Result) {
 	var v C.uint64_t
@@ -454,10 +498,14 @@ func (d rawDevice) waitTimeline(s handle, value, ns uint64) Result {
 func (d rawDevice) createFence() (f handle, r Result) {
 	var h C.uint64_t
 	r = Result(C.sup_create_fence(d.c, &h))
-	return handle(h), r
+	return made(fenceObject, handle(h), r)
 }
 
-func (d rawDevice) destroyFence(f handle) { C.sup_destroy_fence(d.c, C.uint64_t(f)) }
+func (d rawDevice) destroyFence(f handle) {
+	unmade(fenceObject, f)
+	C.sup_destroy_fence(d.c, C.uint64_t(f))
+}
+
 func (d rawDevice) fenceStatus(f handle) Result {
 	return Result(C.sup_fence_status(d.c, C.uint64_t(f)))
 }
@@ -472,10 +520,13 @@ func (d rawDevice) waitFence(f handle, ns uint64) Result {
 func (d rawDevice) createQueries(n int) (q handle, r Result) {
 	var h C.uint64_t
 	r = Result(C.sup_create_queries(d.c, C.uint32_t(n), &h))
-	return handle(h), r
+	return made(queriesObject, handle(h), r)
 }
 
-func (d rawDevice) destroyQueries(q handle) { C.sup_destroy_queries(d.c, C.uint64_t(q)) }
+func (d rawDevice) destroyQueries(q handle) {
+	unmade(queriesObject, q)
+	C.sup_destroy_queries(d.c, C.uint64_t(q))
+}
 
 // readQueries fills pairs with (ticks, available) of each query.
 func (d rawDevice) readQueries(q handle, n int, pairs []uint64) Result {

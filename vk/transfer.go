@@ -19,12 +19,12 @@ type stageSlot struct {
 	ticket   *Ticket
 }
 
-// wait waits for the slot's copy.
+// wait waits for the slot's copy, as long as the device may take.
 func (s *stageSlot) wait() error {
 	if s.ticket == nil {
 		return nil
 	}
-	err := s.ticket.Wait(-1)
+	err := s.ticket.Await()
 	if err == nil {
 		s.ticket.Release()
 		s.ticket = nil
@@ -48,8 +48,9 @@ func (s *stageSlot) submit(d *Device, cmds ...Command) (err error) {
 
 // Upload writes data to b at byte off, and returns when it is there: by a plain
 // write when b is mapped, else by staged copies that wait for the work submitted
-// before. No submitted work may still use a mapped b.
-func (d *Device) Upload(b *Buffer, off int64, data []byte) error {
+// before. No submitted work may still use a mapped b. After an error nothing of
+// the transfer is on its way any more, unless the device hangs.
+func (d *Device) Upload(b *Buffer, off int64, data []byte) (err error) {
 	if err := d.transferable(b, off, int64(len(data))); err != nil || len(data) == 0 {
 		return err
 	}
@@ -63,6 +64,11 @@ func (d *Device) Upload(b *Buffer, off int64, data []byte) error {
 	}
 	d.stage.mu.Lock()
 	defer d.stage.mu.Unlock()
+	defer func() {
+		if err != nil {
+			d.stage.settle(d)
+		}
+	}()
 	for i := 0; len(data) > 0; i++ {
 		s := &d.stage.slots[i%2]
 		if err := s.wait(); err != nil {
@@ -87,8 +93,9 @@ func (d *Device) Upload(b *Buffer, off int64, data []byte) error {
 
 // Download reads len(dst) bytes of b at byte off: by a plain read when b is
 // mapped, else by staged copies that wait for the work submitted before. Work
-// that wrote to a mapped b must have ended with a HostBarrier and be done.
-func (d *Device) Download(b *Buffer, off int64, dst []byte) error {
+// that wrote to a mapped b must have ended with a HostBarrier and be done. After
+// an error nothing of the transfer is on its way, as with Upload.
+func (d *Device) Download(b *Buffer, off int64, dst []byte) (err error) {
 	if err := d.transferable(b, off, int64(len(dst))); err != nil || len(dst) == 0 {
 		return err
 	}
@@ -102,6 +109,11 @@ func (d *Device) Download(b *Buffer, off int64, dst []byte) error {
 	}
 	d.stage.mu.Lock()
 	defer d.stage.mu.Unlock()
+	defer func() {
+		if err != nil {
+			d.stage.settle(d)
+		}
+	}()
 	if err := d.stage.drain(); err != nil {
 		return err
 	}
@@ -147,6 +159,28 @@ func (t *stage) drain() error {
 		}
 	}
 	return nil
+}
+
+// settle waits for what a transfer that failed has left on its way: whoever
+// learns of the failure may free the buffer.
+func (t *stage) settle(d *Device) {
+	if d.Quiesce() != nil {
+		return // the staging buffers may still be in use
+	}
+	for i := range t.slots {
+		t.slots[i].ticket = nil
+	}
+}
+
+// free frees the staging buffers, which no copy uses any more.
+func (t *stage) free() {
+	for i := range t.slots {
+		s := &t.slots[i]
+		s.cb.Free()
+		s.up.Free()
+		s.down.Free()
+		*s = stageSlot{}
+	}
 }
 
 // transferable checks the range of a transfer.

@@ -107,10 +107,11 @@ func (u *Uploader) Flush() error {
 	return nil
 }
 
-// Close flushes, and frees the staging buffers. After an error they stay until the device is closed: the device
-// may still be reading them. It may be called twice.
+// Close flushes, and frees the staging buffers, also after an error; only if the device hangs they stay, as it may still
+// be reading them. It may be called twice.
 func (u *Uploader) Close() error {
-	if err := u.Flush(); err != nil {
+	err := u.Flush()
+	if err != nil && u.d.Quiesce() != nil {
 		return err
 	}
 	for i := range u.slots {
@@ -118,6 +119,6 @@ func (u *Uploader) Close() error {
 		s.cb.Free()
 		s.up.Free()
 	}
-	u.slots, u.at = u.slots[:0], 0
-	return nil
+	u.slots, u.cmds, u.fill, u.at = u.slots[:0], u.cmds[:0], 0, 0
+	return err
 }
