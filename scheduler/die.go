@@ -134,8 +134,16 @@ func (d *Die) Zero(b *shaders.Buffer) error {
 	return nil
 }
 
-// Close frees everything on the die, and the device.
+// Close frees everything on the die, and the device. If the device hangs, everything stays as it is, and the error wraps
+// [vk.ErrHang].
 func (d *Die) Close() error {
+	if d.Device.Quiesce() != nil {
+		return d.Device.Close()
+	}
+	if d.upload != nil {
+		_ = d.upload.Close() // loading has failed, and its error been told
+		d.upload = nil
+	}
 	for _, p := range d.pipelines {
 		p.Free()
 	}

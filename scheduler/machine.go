@@ -1,12 +1,9 @@
 package scheduler
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/calderaml/caldera/vk"
 )
 
 // A Machine carries steps on from die to die. A step is idle, on die k, on the last die, or has ended; several may be under
@@ -56,7 +53,8 @@ type part struct {
 // A ticket stands for a submission; see [vk.Ticket].
 type ticket interface {
 	Done() (bool, error)
-	Wait(timeout time.Duration) error
+	Await() error
+	Look(d time.Duration, begun time.Time) error
 	Release()
 }
 
@@ -120,7 +118,7 @@ func (f *Flight) enter(m *Machine) {
 		n := s.pace.next(i, f.rows)
 		t, err := s.submit(i, n)
 		if err != nil {
-			f.fail(err)
+			f.fail(f.failed(len(f.parts), i, n, err))
 			return
 		}
 		f.parts = append(f.parts, part{t, i, n, time.Now()})
@@ -134,6 +132,12 @@ func (f *Flight) fail(err error) {
 		err = fmt.Errorf("device %d, %s: %w", f.stage, p.stages[f.stage].name, err)
 	}
 	f.err, f.ended = err, true
+}
+
+// failPart ends the flight with the error of its next submission.
+func (f *Flight) failPart(err error) {
+	x := f.parts[f.next]
+	f.fail(f.failed(f.next, x.first, x.last, err))
 }
 
 // settled reports whether nothing of the flight is running any more, without waiting: it has ended, or it failed and
@@ -156,7 +160,7 @@ func (f *Flight) noteParts(m *Machine) bool {
 	for f.next < len(f.parts) {
 		done, err := f.parts[f.next].ticket.Done()
 		if err != nil {
-			f.fail(err)
+			f.failPart(err)
 			return true
 		}
 		if !done {
@@ -230,26 +234,25 @@ const (
 	longLook  = 500 * time.Microsecond
 )
 
-// wait waits for the end of a step, carrying on the others meanwhile. A step on which nothing happens for too long is given up
-// with vk.ErrTimeout.
+// wait waits for the end of a step, carrying on the others meanwhile. The error of a device that is lost or hangs is a [*StepError].
 func (m *Machine) wait(f *Flight) error {
-	start := time.Now()
 	for !f.ended {
 		if m.Poll() {
-			start = time.Now()
 			continue
 		}
 		// Nothing holds the first one up, so that it is on a die.
-		g, timeout := m.air[0], stepTimeout
-		if len(m.air) > 1 {
-			timeout = min(max(m.longest()/lookShare, shortLook), longLook)
+		g := m.air[0]
+		t := g.parts[g.next].ticket
+		var err error
+		if len(m.air) == 1 {
+			err = t.Await()
+		} else {
+			err = t.Look(min(max(m.longest()/lookShare, shortLook), longLook), g.parts[g.next].begun)
 		}
-		err := g.parts[g.next].ticket.Wait(timeout)
-		if err == nil || timeout < stepTimeout && errors.Is(err, vk.ErrTimeout) && time.Since(start) < stepTimeout {
-			continue
+		if err != nil {
+			g.failPart(err)
+			m.air = slices.Delete(m.air, 0, 1)
 		}
-		g.fail(err)
-		m.air = slices.Delete(m.air, 0, 1)
 	}
 	return f.err
 }

@@ -29,12 +29,12 @@ type pretendedTicket struct{ at time.Time }
 
 func (t *pretendedTicket) Done() (bool, error) { return !time.Now().Before(t.at), nil }
 func (t *pretendedTicket) Release()            {}
-func (t *pretendedTicket) Wait(timeout time.Duration) error {
-	left := time.Until(t.at)
-	sleepExactly(min(left, timeout))
-	if left > timeout {
-		return &vk.Error{Op: "wait", Result: vk.Timeout}
-	}
+func (t *pretendedTicket) Await() error {
+	sleepExactly(time.Until(t.at))
+	return nil
+}
+func (t *pretendedTicket) Look(d time.Duration, _ time.Time) error {
+	sleepExactly(min(time.Until(t.at), d))
 	return nil
 }
 

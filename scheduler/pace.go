@@ -8,6 +8,19 @@ import "time"
 type pace struct {
 	budget time.Duration // 0: one submission
 	took   []cost        // of each command buffer
+	stats  PaceStats
+}
+
+// PaceStats says how submissions kept to their budget.
+type PaceStats struct {
+	Timed   int           // submissions, since there is a budget
+	Over    int           // of them, those that took more than twice the budget
+	Longest time.Duration // the longest of them
+}
+
+// Plus is the sum of two.
+func (s PaceStats) Plus(t PaceStats) PaceStats {
+	return PaceStats{s.Timed + t.Timed, s.Over + t.Over, max(s.Longest, t.Longest)}
 }
 
 // cost is how long a command buffer took with so many rows; no rows say that it has not run.
@@ -46,6 +59,11 @@ func (p *pace) next(i, rows int) int {
 // note divides the time of a submission among its command buffers, in the proportion of before. A time that falls is followed
 // by half, so that a step that was quick by chance does not make the next submission too long.
 func (p *pace) note(from, to, rows int, took time.Duration) {
+	p.stats.Timed++
+	if took > 2*p.budget {
+		p.stats.Over++
+	}
+	p.stats.Longest = max(p.stats.Longest, took)
 	known := time.Duration(0)
 	for _, c := range p.took[from:to] {
 		known += c.time

@@ -190,10 +190,11 @@ func (d *Die) Settle() error {
 	if d.upload == nil {
 		return nil
 	}
-	if err := d.upload.Close(); err != nil {
+	err := d.upload.Close()
+	d.upload = nil
+	if err != nil {
 		return fmt.Errorf("upload of weights: %w", err)
 	}
-	d.upload = nil
 	return nil
 }
 

@@ -8,9 +8,6 @@ import (
 	"github.com/calderaml/caldera/shaders"
 )
 
-// stepTimeout is the longest a step may take before it counts as a hang.
-const stepTimeout = 10 * time.Minute
-
 // Options change how a plan is made.
 type Options struct {
 	// Check turns on the debug mode: what was recorded is searched for a missing barrier.
@@ -197,6 +194,14 @@ func (p *Plan) Longest(rows int) (most time.Duration) {
 		most = max(most, s.pace.longest(rows))
 	}
 	return most
+}
+
+// Pace says how the plan's submissions kept to Options.Budget.
+func (p *Plan) Pace() (sum PaceStats) {
+	for _, s := range p.stages {
+		sum = sum.Plus(s.pace.stats)
+	}
+	return sum
 }
 
 // Replay performs the step that the step buffer already describes, to its end.

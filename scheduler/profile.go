@@ -234,7 +234,7 @@ func (d *Die) once(cmds []vk.Command) error {
 		return err
 	}
 	defer t.Release()
-	return t.Wait(stepTimeout)
+	return t.Await()
 }
 
 // HostCopyRate is CopyRate for the memory of the host, by one thread.

@@ -290,7 +290,7 @@ func (s *stage) runUnit(i int) error {
 	if err != nil {
 		return err
 	}
-	if err := t.Wait(stepTimeout); err != nil {
+	if err := t.Await(); err != nil {
 		return err
 	}
 	t.Release()

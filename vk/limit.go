@@ -68,6 +68,21 @@ func (t *Ticket) Await() error {
 	return nil
 }
 
+// Look blocks until the work is done or for d, which is no error. Begun is when
+// the work was submitted, or when the device came to it: past the time limit
+// since then the device hangs, as in Await.
+func (t *Ticket) Look(d time.Duration, begun time.Time) error {
+	err := t.Wait(d)
+	var e *Error
+	if err == nil || !errors.As(err, &e) || e.Result != Timeout {
+		return err
+	}
+	if time.Since(begun) > t.d.Limit() {
+		return t.d.hang(e.Op)
+	}
+	return nil
+}
+
 // late makes the error of a wait that timed out that of a hang. It is apart from
 // Await so that a wait that ends well allocates nothing.
 func (d *Device) late(err error) error {
