@@ -5,9 +5,6 @@ import (
 	"github.com/calderaml/caldera/vk"
 )
 
-// ErrDeviceLost reports that the driver gave the device up. An engine cannot go on after it.
-var ErrDeviceLost = vk.ErrDeviceLost
-
 // About is what people know a model by.
 type About struct {
 	Name     string // as the file says

@@ -162,6 +162,7 @@ func (b *batcher) wait() {
 
 // end ends a job and gives back what it holds.
 func (b *batcher) end(j *job, err error) {
+	b.e.noteLoss(err)
 	if i := slices.Index(b.live, j); i >= 0 {
 		b.live = slices.Delete(b.live, i, i+1)
 	}

@@ -3,6 +3,8 @@ package engine
 import (
 	"fmt"
 	"time"
+
+	"github.com/calderaml/caldera/scheduler"
 )
 
 // DefaultSubmitBudget is how long one submission should occupy a GPU at most: drivers give up on one after some seconds, two on
@@ -44,6 +46,18 @@ func (l *rowLimit) saw(rows, batch int, longest time.Duration) error {
 		}
 	}
 	return nil
+}
+
+// Pace says how the submissions of the engine's plans kept to Config.SubmitBudget.
+func (e *Engine) Pace() (s scheduler.PaceStats) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, p := range e.plans {
+		if x, ok := p.runner.(interface{ Pace() scheduler.PaceStats }); ok {
+			s = s.Plus(x.Pace())
+		}
+	}
+	return s
 }
 
 // maxStep is the most rows that the next step may have. e.mu is held.

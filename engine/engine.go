@@ -72,6 +72,9 @@ type Config struct {
 	// SubmitBudget is how long a submission should occupy the device at most; default [DefaultSubmitBudget], or none on
 	// software devices, -1 for none.
 	SubmitBudget time.Duration
+	// HangTimeout is how long a submission may take before the device counts as hanging and lost; default
+	// [DefaultHangTimeout], or [SoftwareHangTimeout] on software devices.
+	HangTimeout time.Duration
 	// CacheRAM is the budget of the prefix cache in bytes, snapshots in use included; 0 for none.
 	CacheRAM int64
 	// CacheMayShrink lets a plan that does not fit otherwise give the prefix cache less.
@@ -113,6 +116,7 @@ type Config struct {
 	pressure func() ladder.Pressure // instead of reading how much memory is left, in tests
 	settle   time.Duration          // between steps of the memory ladder, 0 is its default; likewise
 	inject   func(*vk.Device)       // called with the device before anything is loaded, in tests
+	faults   []vk.Fault             // armed in the device before it is made, in tests
 }
 
 // A Stretch is the time that a device was busy with a step.
@@ -167,6 +171,7 @@ type Engine struct {
 	plans    map[planKey]*planned
 	limit    rowLimit
 	load     time.Duration
+	loss     atomic.Pointer[error] // that of the device, see Lost
 
 	resident []weights.Report // by device
 	prefault *prefault
@@ -266,7 +271,7 @@ func (c *Config) defaults() error {
 		return fmt.Errorf("%d steps under way", c.UnderWay)
 	case c.Slots < 1 || c.Slots > MaxSlots:
 		return fmt.Errorf("%d sequences at once: use 1 to %d", c.Slots, MaxSlots)
-	case c.SubmitBudget < -1 || c.Queue < -1 || c.MaxLatency < 0 || c.CacheRAM < 0 || c.CacheDisk < 0 || c.CacheEvery < -1 || c.MemoryLimit < 0:
+	case c.SubmitBudget < -1 || c.Queue < -1 || c.MaxLatency < 0 || c.CacheRAM < 0 || c.CacheDisk < 0 || c.CacheEvery < -1 || c.MemoryLimit < 0 || c.HangTimeout < 0:
 		return errors.New("a queue, latency or budget below 0")
 	case c.CacheDisk > 0 && c.CacheDir == "":
 		return errors.New("a prefix cache on disk without a folder")
@@ -334,7 +339,7 @@ func (e *Engine) openFile() (err error) {
 }
 
 func (e *Engine) openDevice() (err error) {
-	if e.instance, err = vk.Open(vk.Config{AppName: "caldera"}); err != nil {
+	if e.instance, err = vk.Open(vk.Config{AppName: "caldera", Faults: e.cfg.faults}); err != nil {
 		return err
 	}
 	p := planner{model: e.model, file: e.file, cfg: e.cfg}
@@ -375,6 +380,7 @@ func (e *Engine) openDie(s site) error {
 	if err != nil {
 		return err
 	}
+	dev.SetLimit(e.cfg.hangTimeout(s.profile))
 	die := scheduler.NewDie(dev)
 	e.where.Dies = append(e.where.Dies, die)
 	e.die = e.where.Dies[0]
@@ -436,11 +442,14 @@ func (e *Engine) Close() error {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, p := range e.plans {
-		p.runner.Close()
+	quiet := e.quiesce() == nil // else the device may still use whatever there is, the file's pages included
+	if quiet {
+		for _, p := range e.plans {
+			p.runner.Close()
+		}
+		e.freeWorkspaces()
 	}
 	e.plans = nil
-	e.freeWorkspaces()
 	var errs []error
 	e.prefault.stop()
 	for _, d := range e.where.Dies {
@@ -456,10 +465,10 @@ func (e *Engine) Close() error {
 		e.instance.Close()
 		e.instance = nil
 	}
-	if e.file != nil {
+	if e.file != nil && quiet {
 		errs = append(errs, e.file.Close())
-		e.file = nil
 	}
+	e.file = nil
 	return errors.Join(errs...)
 }
 

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/calderaml/caldera/engine/demo"
+	"github.com/calderaml/caldera/scheduler"
 	"github.com/calderaml/caldera/vk"
 )
 
@@ -41,24 +43,15 @@ func TestFailedStep(t *testing.T) {
 	if !e.die.Device.Profile().Features.Timeline {
 		call = "vkWaitForFences"
 	}
-	e.die.Device.InjectFault(call, 1, vk.Timeout)
+	e.die.Device.InjectFault(call, 1, vk.ErrorOutOfHostMemory)
 	if _, err := s.Last(ctx, tokens[4:]); err == nil {
 		t.Fatal("a failed wait was not reported")
 	}
-	time.Sleep(100 * time.Millisecond)
 	if _, err := s.Last(ctx, tokens[4:]); err == nil {
 		t.Fatal("the session went on from an unknown state")
 	}
 	s.Reset()
-	var got []float32
-	for range 100 {
-		// The step that was given up may still be running.
-		if got, err = s.Last(ctx, tokens); err == nil {
-			break
-		}
-		s.Reset()
-		time.Sleep(20 * time.Millisecond)
-	}
+	got, err := s.Last(ctx, tokens) // the step that was given up is over
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,5 +95,55 @@ func TestClosed(t *testing.T) {
 	}
 	if _, err := e.DecodeCounts(1); err == nil {
 		t.Error("a closed engine made a plan")
+	}
+}
+
+// The error of a lost device names the submission and its ops.
+func TestLossNamesOps(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		budget time.Duration
+		call   string
+		n      int
+		r      vk.Result
+		part   int
+		waited bool
+		text   []string
+	}{
+		{"lost while waiting", -1, "vkWaitSemaphores", 1, vk.ErrorDeviceLost, 1, true, []string{"a step of 3 rows by the plan of 4 rows and 8 layers: submission 1 of 1, from layer -1 token_embd (embed) to layer 8 ", "VK_ERROR_DEVICE_LOST"}},
+		{"hang", -1, "vkWaitSemaphores", 1, vk.Timeout, 1, true, []string{"from layer -1 token_embd (embed) to layer 8 ", "time limit of 1h0m0s"}},
+		{"lost while submitting", 1, "vkQueueSubmit", 4, vk.ErrorDeviceLost, 4, false, []string{"handing over submission 4, from layer 2 ", " to layer 2 ", " before it ended: ", "VK_ERROR_DEVICE_LOST"}},
+	} {
+		e, err := Open(Config{Data: demo.Model(), Name: demo.Name, Context: 64, Device: "llvmpipe", SubmitBudget: c.budget, HangTimeout: time.Hour})
+		if errors.Is(err, vk.ErrNoLoader) || errors.Is(err, vk.ErrNoDevice) {
+			t.Skip(err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := e.NewSession()
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.InjectFault(c.call, c.n, c.r)
+		_, err = s.Last(context.Background(), []int32{1, 2, 3})
+		var step *scheduler.StepError
+		if !errors.As(err, &step) || !errors.Is(err, ErrDeviceLost) || errors.Is(err, ErrHang) != (c.r == vk.Timeout) {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if step.Part != c.part || step.Waited != c.waited || step.Ended >= c.part {
+			t.Errorf("%s: %+v", c.name, step)
+		}
+		for _, want := range c.text {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %q lacks %q", c.name, err, want)
+			}
+		}
+		if !errors.Is(e.Lost(), ErrDeviceLost) {
+			t.Errorf("%s: Lost gives %v", c.name, e.Lost())
+		}
+		if err := e.Close(); err != nil {
+			t.Errorf("%s: closing: %v", c.name, err)
+		}
 	}
 }

@@ -152,7 +152,9 @@ func (e *Engine) keep(j *job, ended bool) {
 	if ok {
 		release()
 	}
-	if err == nil {
+	if err != nil {
+		e.failed(err)
+	} else {
 		err = cache.Insert(j.seq.tokens, snap)
 	}
 	if err != nil && !errors.Is(err, prefix.ErrNoRoom) && e.cfg.Warn != nil {

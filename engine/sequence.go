@@ -99,6 +99,7 @@ func (e *Engine) begin(u *underway, lane int, parts []part, outs int, opt model.
 		u.rows += len(x.tokens)
 	}
 	if u.plan, err = e.plan(planKey{rows: bucket(u.rows), outs: outs, opt: opt, lane: lane}); err != nil {
+		e.noteLoss(err)
 		return err
 	}
 	defer func() {
@@ -116,6 +117,7 @@ func (e *Engine) begin(u *underway, lane int, parts []part, outs int, opt model.
 		u.flight, err = u.plan.runner.Begin(e.runs, e.rope)
 	}
 	if err != nil {
+		e.failed(err)
 		if ierr := e.intact(); ierr != nil {
 			err = ierr // whatever else came of it
 		}
@@ -134,6 +136,8 @@ func (e *Engine) finish(u *underway) (err error) {
 	u.timing = u.timing.Add(t)
 	if err == nil {
 		e.watch(u.plan, u.rows)
+	} else {
+		e.failed(err)
 	}
 	if ierr := e.intact(); ierr != nil {
 		err = ierr
