@@ -5,6 +5,7 @@ import (
 
 	"github.com/calderaml/caldera/engine/kv"
 	"github.com/calderaml/caldera/engine/state"
+	"github.com/calderaml/caldera/vk"
 )
 
 // Held says what sequences and requests hold, in words; empty if nothing.
@@ -54,4 +55,21 @@ func Ended(s *Stream) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ended
+}
+
+// WithFaults arms faults in the device that a configuration leads to, before it is made, and has open called with it once
+// it is there and nothing is loaded.
+func WithFaults(cfg Config, faults []vk.Fault, open func(*vk.Device)) Config {
+	cfg.faults, cfg.inject = faults, open
+	return cfg
+}
+
+// DropPlans frees the plans, so that they are made anew. Nothing may run.
+func DropPlans(e *Engine) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for k, p := range e.plans {
+		p.runner.Close()
+		delete(e.plans, k)
+	}
 }
