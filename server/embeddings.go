@@ -55,13 +55,13 @@ func (s *Server) embeddings(w http.ResponseWriter, r *http.Request) error {
 	defer s.busy.Add(-1)
 	x, err := m.session(r.Context())
 	if err != nil {
-		return err
+		return s.used(m, err)
 	}
 	defer x.Close()
 	for i, ids := range q.prompts {
 		x.Reset()
 		row, err := x.Hidden(r.Context(), ids)
-		if err != nil {
+		if err := s.used(m, err); err != nil {
 			return err
 		}
 		normalize(row)

@@ -132,12 +132,20 @@ func asError(err error) *apiError {
 		return busy(err.Error())
 	case errors.Is(err, engine.ErrClosed), errors.Is(err, errShutdown):
 		return unavailable("the server is shutting down")
+	case errors.Is(err, engine.ErrHang):
+		e := unavailable("the device did not come to an end and counts as lost; it is opened again")
+		e.cause = err
+		return e
 	case errors.Is(err, engine.ErrDeviceLost):
 		e := unavailable("the device was lost; it is opened again")
 		e.cause = err
 		return e
 	case errors.Is(err, engine.ErrModel):
 		e := unavailable("the model's file has changed; it is opened again")
+		e.cause = err
+		return e
+	case errors.Is(err, engine.ErrOutOfMemory):
+		e := unavailable("the device had no memory left for this request; others may go on")
 		e.cause = err
 		return e
 	case errors.As(err, &lost), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):

@@ -14,7 +14,7 @@ const (
 	lostWithin = 10 * time.Minute
 )
 
-// Keep gives the server the model that open opens, and opens it again when its device is lost or its file has changed. It returns once ctx has ended
+// Keep gives the server the model that open opens, and opens it again when its device is lost or hangs, or its file has changed. It returns once ctx has ended
 // and the model is closed, or with the error of opening, in which case there is no model any more. Open returns no
 // engine and no error when its context has ended. Ready is called with each model that is in use from then on.
 func (s *Server) Keep(ctx context.Context, open func(context.Context) (*engine.Engine, error), ready func(*engine.Engine)) error {

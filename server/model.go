@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/calderaml/caldera/engine"
@@ -33,6 +34,7 @@ type served struct {
 	since    time.Time
 	grammars *grammars
 	noTools  *sync.Once                                            // tells that the template has none
+	gone     *atomic.Pointer[error]                                // why it was lost, which may be nil
 	generate func(context.Context, engine.Request) (stream, error) // tests put faults in its place
 }
 
@@ -46,7 +48,7 @@ func newServed(e *engine.Engine) *served {
 	}
 	h.Write([]byte(filepath.Base(f.Name())))
 	return &served{
-		Engine: e, tok: e.Tokenizer(), about: e.About(), grammars: new(grammars), noTools: new(sync.Once), slots: e.Stats().Slots, since: time.Now(),
+		Engine: e, tok: e.Tokenizer(), about: e.About(), grammars: new(grammars), noTools: new(sync.Once), gone: new(atomic.Pointer[error]), slots: e.Stats().Slots, since: time.Now(),
 		digest: hex.EncodeToString(h.Sum(nil)[:6]),
 		generate: func(ctx context.Context, r engine.Request) (stream, error) {
 			return e.Generate(ctx, r)

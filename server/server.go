@@ -151,11 +151,28 @@ func (s *Server) lose(m *served, err error) {
 	if !s.model.CompareAndSwap(m, nil) {
 		return
 	}
+	m.gone.Store(&err)
 	s.loading.Store(&Loading{Stage: asError(err).Message})
 	if errors.Is(err, engine.ErrDeviceLost) {
 		s.metrics.lost.Inc()
 	}
 	s.lost <- err // there is room: a model is lost once, and the next one comes after this was taken
+}
+
+// used takes in how a request to a model went, and returns what its client is told. A model that cannot go on is put away.
+func (s *Server) used(m *served, err error) error {
+	why := m.Lost() // how the loss began, also where the request came to a good end
+	// A model that is open is refused when its file has changed.
+	if why == nil && (errors.Is(err, engine.ErrDeviceLost) || errors.Is(err, engine.ErrModel)) {
+		why = err
+	}
+	if why != nil {
+		s.lose(m, why)
+	}
+	if p := m.gone.Load(); p != nil && errors.Is(err, engine.ErrClosed) {
+		return *p // it was closed because it was lost
+	}
+	return err
 }
 
 // Handler returns what answers requests.

@@ -66,11 +66,7 @@ func (s *Server) run(r *http.Request, m *served, t *task, sink func(update) erro
 	s.busy.Add(1)
 	defer s.busy.Add(-1)
 	answers, err := s.runTask(r, m, t, sink)
-	// A model that is open is refused when its file has changed.
-	if errors.Is(err, engine.ErrDeviceLost) || errors.Is(err, engine.ErrModel) {
-		s.lose(m, err)
-	}
-	return answers, err
+	return answers, s.used(m, err)
 }
 
 func (s *Server) runTask(r *http.Request, m *served, t *task, sink func(update) error) ([]answer, error) {
