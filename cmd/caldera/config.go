@@ -40,6 +40,7 @@ type Config struct {
 	Queue        int    `mapstructure:"queue"`
 	MaxLatency   string `mapstructure:"max-latency"`   // a duration
 	SubmitBudget string `mapstructure:"submit-budget"` // a duration or auto
+	HangTimeout  string `mapstructure:"hang-timeout"`  // likewise
 	Activations  string `mapstructure:"activations"`
 	Matrices     bool   `mapstructure:"matrices"`
 	Tuning       string `mapstructure:"tuning"`
@@ -142,6 +143,7 @@ var table = []setting{
 	{key: "kv-window", def: engine.DefaultKVWindow, usage: "with --kv q8_0 or q4_0: the last `N` tokens stay f16, beside the page of 256 that is being filled"},
 	{key: "batch", short: "b", def: 0, usage: "most `rows` (tokens) of a step, 1 to 512; 0 is 512, or 64 on a software device"},
 	{key: "submit-budget", def: "auto", check: checkBudget, usage: "`time` that a submission should occupy the device at most, as in 200ms: longer steps are divided; 0 is no limit, auto 500ms on a GPU and none on a software device"},
+	{key: "hang-timeout", def: "auto", check: checkHang, usage: "`time` after which a submission that has not ended counts as a hang, and the device as lost: auto 1m on a GPU and 10m on a software device"},
 	{key: "activations", def: engine.ActivationsAuto, choices: []string{engine.ActivationsAuto, engine.ActivationsF32, engine.ActivationsInt8}, usage: "`what` products with weights take: f32, or int8, whole numbers that are faster on some devices, with weights of Q4_K, Q5_K and Q6_K; auto is int8 where it is faster"},
 	{key: "matrices", def: false, usage: "form products with cooperative matrices in steps of many rows; tokens may then depend on what else runs, within rounding"},
 	{key: "tuning", def: "auto", choices: []string{"auto", "off"}, usage: "`whether` to use what caldera tune has found for the device: auto or off"},

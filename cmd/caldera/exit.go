@@ -55,6 +55,7 @@ var advice = []struct {
 	text   string
 }{
 	{vk.ErrOutOfDeviceMemory, "a smaller --ctx or --batch, --kv q8_0, fewer --slots or a smaller model needs less memory"},
+	{vk.ErrHang, "a slow device may need a longer --hang-timeout; if it hangs again run caldera verify"},
 	{vk.ErrDeviceLost, "the driver gave the device up: run again, and if that fails too run caldera verify"},
 	{engine.ErrContext, "see --ctx"},
 	{gguf.ErrMissing, "caldera inspect shows what the file holds"},
@@ -75,7 +76,7 @@ func exitCode(err error) int {
 		return exitCheck
 	case errors.Is(err, vk.ErrDeviceLost):
 		return exitLost
-	case errors.Is(err, vk.ErrOutOfDeviceMemory), errors.Is(err, engine.ErrDoesNotFit):
+	case errors.Is(err, vk.ErrOutOfDeviceMemory), errors.Is(err, vk.ErrOutOfHostMemory), errors.Is(err, engine.ErrDoesNotFit):
 		return exitMemory
 	case errors.Is(err, vk.ErrNoLoader), errors.Is(err, vk.ErrNoDevice), errors.Is(err, vk.ErrUnsupported):
 		return exitNoDevice

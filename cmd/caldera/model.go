@@ -26,7 +26,7 @@ const maxQueue = 1 << 16
 
 // addEngineSettings defines the flags of a command that computes.
 func addEngineSettings(f *pflag.FlagSet, keys ...string) {
-	addSettings(f, append([]string{"model", "backend", "split", "device-memory", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "batch", "submit-budget", "activations", "matrices", "tuning", "memory-limit"}, keys...)...)
+	addSettings(f, append([]string{"model", "backend", "split", "device-memory", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "batch", "submit-budget", "hang-timeout", "activations", "matrices", "tuning", "memory-limit"}, keys...)...)
 }
 
 // isDemo reports whether the built-in model is used.
@@ -63,6 +63,7 @@ func (a *app) engineConfig(context int) engine.Config {
 	c.MemoryLimit, _ = parseSize(a.cfg.MemoryLimit) // checked with the configuration
 	c.DeviceLimits, _ = parseSizes(a.cfg.DeviceMemory)
 	c.SubmitBudget, _ = parseBudget(a.cfg.SubmitBudget)
+	c.HangTimeout, _ = parseBudget(a.cfg.HangTimeout)
 	if a.cfg.Tuning == "auto" {
 		c.TuningDir = vk.CacheDir()
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
+
+	"github.com/calderaml/caldera/engine"
 )
 
 // An app is one run of the program: its streams and what configuration says.
@@ -31,6 +33,7 @@ type app struct {
 
 	stallAfter time.Duration                         // of serve; tests make it short
 	atStage    func(stage string, done, total int64) // called by who loads a model to be served, in tests
+	opened     func(*engine.Engine)                  // called with a model that will be served, in tests
 }
 
 func newApp(in io.Reader, out, errw io.Writer) *app {

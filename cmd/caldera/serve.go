@@ -342,6 +342,9 @@ func (l *loadWatch) open(ctx context.Context, c engine.Config) (*engine.Engine, 
 	if err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
+	if l.a.opened != nil {
+		l.a.opened(e)
+	}
 	return e, nil
 }
 

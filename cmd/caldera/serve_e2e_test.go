@@ -26,6 +26,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/calderaml/caldera/engine"
+	"github.com/calderaml/caldera/vk"
 )
 
 // servedEnv makes the test binary the command, whose loading can be made to stand still: the variable is a stall as JSON.
@@ -38,6 +41,7 @@ type stall struct {
 	Share   float64       // of the stage, from which on it does
 	Release string        // a file; when it is there, loading goes on
 	After   time.Duration // in place of stallAfter
+	Lose    int           // the device is lost at this submission after loading, each time it is opened; 0 for never
 }
 
 // servedMain is main with a stall.
@@ -63,6 +67,9 @@ func servedMain(text string) int {
 			}
 			time.Sleep(5 * time.Millisecond)
 		}
+	}
+	if x.Lose > 0 {
+		a.opened = func(e *engine.Engine) { e.InjectFault("vkQueueSubmit", x.Lose, vk.ErrorDeviceLost) }
 	}
 	return a.execute(withSignals(context.Background()), os.Args[1:])
 }
@@ -426,6 +433,31 @@ func TestCaseC26Stages(t *testing.T) {
 			}
 			t.Logf("ended after %v", time.Since(start).Round(time.Millisecond))
 		})
+	}
+}
+
+// A device that is lost once is opened again; lost twice within minutes it ends the process, with the exit code of that, once
+// its stream has been told. The log names the ops that were under way.
+func TestServeLost(t *testing.T) {
+	s := startServer(t, stall{Lose: 12}, nil, llvmpipe(t)...).ready()
+	for i := range 2 {
+		text := rest(t, s.stream(200))
+		if !strings.Contains(text, `data: {"error":{`) || !strings.Contains(text, "the device was lost") || strings.Contains(text, "[DONE]") {
+			t.Errorf("stream %d ends with %q", i, text[max(0, len(text)-300):])
+		}
+		if i == 0 {
+			until(t, "the model is there again", func() bool { status, _ := s.call("/health", ""); return status == 200 })
+		}
+	}
+	if code := s.end(patience); code != exitLost {
+		t.Errorf("exit code %d", code)
+	}
+	x := s.logged("the model cannot go on and is opened again")
+	if why := fmt.Sprint(x["error"]); !strings.Contains(why, "VK_ERROR_DEVICE_LOST") || !strings.Contains(why, "from layer -1 token_embd") {
+		t.Errorf("the log says %q", why)
+	}
+	if lines := strings.Split(s.stderr(), "\n"); !strings.Contains(lines[len(lines)-1], "for the 2. time within 10m0s") {
+		t.Errorf("the last line is %q", lines[len(lines)-1])
 	}
 }
 

@@ -158,6 +158,15 @@ func checkBudget(s string) error {
 	return err
 }
 
+// checkHang refuses no time at all, in which nothing could be computed.
+func checkHang(s string) error {
+	d, err := parseBudget(s)
+	if err == nil && d < 0 {
+		return errors.New("it is 0; a submission takes some time")
+	}
+	return err
+}
+
 func checkLatency(s string) error {
 	_, err := parseLatency(s)
 	return err
