@@ -114,6 +114,9 @@ func newSweep(t *testing.T, r rig, profile string) *sweep {
 	cfg := r.config(engine.Config{Path: path, Context: 256, Slots: 3, Batch: 2, CacheRAM: 8 << 20})
 	if profile == "floor" {
 		cfg.SubmitBudget = time.Millisecond // steps of several submissions
+		if os.Getenv("CALDERA_LONG") == "" {
+			cfg.Batch = 1 // half the kernels to make after each loss
+		}
 	}
 	s := &sweep{t: t, cfg: cfg, base: vk.Live(), goroutines: runtime.NumGoroutine(), all: os.Getenv("CALDERA_LONG") != "", struck: map[string]map[string]int{}}
 	for _, phase := range []string{duringLoad, duringPrefill, duringDecode, duringShutdown} {
