@@ -85,8 +85,19 @@ func plain(s string) string {
 // maxFile bounds a file of devices.
 const maxFile = 1 << 20
 
+// maxQuote is the most characters that an error quotes of a file, and of a device's name.
+const maxQuote = 80
+
 // ReadFile reads devices from a JSON file: a list like devices.json, or one device.
 func ReadFile(path string) ([]Device, error) {
+	// Look before opening: opening a pipe would wait for its writer.
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file", path)
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -114,9 +125,12 @@ func parse(b []byte) ([]Device, error) {
 	d.DisallowUnknownFields()
 	var ds []Device
 	if err := d.Decode(&ds); err != nil {
+		if s := err.Error(); len(s) > 2*maxQuote {
+			err = fmt.Errorf("%.*s and so on", 2*maxQuote, s) // it quotes what is in the file
+		}
 		return nil, err
 	}
-	if d.More() {
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("something follows the list of devices")
 	}
 	if len(ds) == 0 {
@@ -139,8 +153,13 @@ func parse(b []byte) ([]Device, error) {
 
 // check refuses figures that no prediction can be made from.
 func (d *Device) check() error {
-	if plain(d.Name) == "" {
-		return errors.New("a device without a name")
+	for _, n := range append([]string{d.Name}, d.Aliases...) {
+		switch {
+		case plain(n) == "":
+			return errors.New("a device without a name")
+		case len(n) > maxQuote:
+			return fmt.Errorf("a device has a name of %d bytes; use at most %d", len(n), maxQuote)
+		}
 	}
 	for _, x := range []struct {
 		field     string
@@ -165,7 +184,7 @@ func (d *Device) check() error {
 func (d *Device) features() (vk.Features, error) {
 	f, unknown := vk.FeaturesOf(d.Features)
 	if unknown != "" {
-		return f, fmt.Errorf("%s: unknown feature %q", d.Name, unknown)
+		return f, fmt.Errorf("%s: unknown feature %.*q", d.Name, maxQuote, unknown)
 	}
 	return f, nil
 }

@@ -84,9 +84,12 @@ func TestReadFile(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"[]": "no device", "": "EOF", "[" + good + "," + good + "]": "two devices", "[" + good + "] 1": "follows", strings.Repeat(" ", maxFile+1): "more than",
+		"[]": "no device", "": "EOF", "[" + good + "," + good + "]": "two devices", "[" + good + "] 1": "follows", "[" + good + "]]": "follows", good + "]": "follows",
+		strings.Replace(good, "{", `{"`+strings.Repeat("x", 5000)+`": 1, `, 1): "unknown field", strings.Replace(good, `"name": "`, `"name": "`+strings.Repeat("x", 5000), 1): "a name of",
+		strings.Replace(good, "{", `{"aliases": [" "], `, 1): "without a name",
+		strings.Repeat(" ", maxFile+1):                       "more than",
 	} {
-		if _, err := read(text); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := read(text); err == nil || !strings.Contains(err.Error(), want) || len(err.Error()) > 500 {
 			t.Errorf("%.20q: %v", text, err)
 		}
 	}

@@ -5,7 +5,6 @@
 package tuning
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,6 +26,9 @@ const version = 1
 
 // maxFile is the most bytes of a file that is read; a use takes some 150.
 const maxFile = 1 << 20
+
+// maxQuote is the most characters that an error quotes of what is in a file.
+const maxQuote = 80
 
 // ErrStale reports a file that was made with other kernels or another driver.
 var ErrStale = errors.New("the tuning is of another version; run caldera tune again")
@@ -73,19 +75,22 @@ type entry struct {
 // checked against the device.
 func Load(dir string, id ID) (map[shaders.Use]shaders.Way, error) {
 	path := id.Path(dir)
-	f, err := os.Open(path)
+	// Look before opening: opening a pipe would wait for its writer.
+	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil {
-		return nil, err
-	} else if !info.Mode().IsRegular() {
+	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is no regular file", path)
 	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return nil, err
@@ -102,8 +107,11 @@ func Load(dir string, id ID) (map[shaders.Use]shaders.Way, error) {
 
 func parse(b []byte, id ID) (map[shaders.Use]shaders.Way, error) {
 	var f file
-	d := json.NewDecoder(bytes.NewReader(b))
-	if err := d.Decode(&f); err != nil {
+	if err := json.Unmarshal(b, &f); err != nil {
+		var value *json.UnmarshalTypeError
+		if errors.As(err, &value) {
+			value.Value = fmt.Sprintf("%.*s", maxQuote, value.Value)
+		}
 		return nil, err
 	}
 	if f.Version != version || f.ID != id {
@@ -114,6 +122,9 @@ func parse(b []byte, id ID) (map[shaders.Use]shaders.Way, error) {
 		t, err := quant.ParseType(x.Type)
 		if err != nil {
 			return nil, fmt.Errorf("way %d: %w", i, err)
+		}
+		if len(x.Kernel) > maxQuote || len(x.Scheme) > maxQuote || len(x.Tokens) > maxQuote {
+			return nil, fmt.Errorf("way %d: kernel %.*q with scheme %.*q and %d numbers of tokens: there is no such way", i, maxQuote, x.Kernel, maxQuote, x.Scheme, len(x.Tokens))
 		}
 		ways[shaders.Use{Kernel: x.Kernel, Type: t, In: x.In, Packed: x.Packed}] = shaders.Way{Scheme: shaders.Scheme(x.Scheme), Group: x.Group, Tokens: x.Tokens}
 	}

@@ -84,17 +84,22 @@ func TestDamaged(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, data := range map[string]string{
-		"empty":     "",
-		"cut off":   string(whole[:len(whole)/2]),
-		"type":      strings.Replace(string(whole), "Q8_0", "Q8_9", 1),
-		"a number":  strings.Replace(string(whole), "256", "1e99", 1),
-		"version":   strings.Replace(string(whole), `"version": 1`, `"version": 2`, 1),
-		"too large": string(whole) + strings.Repeat(" ", maxFile),
+		"empty":             "",
+		"cut off":           string(whole[:len(whole)/2]),
+		"type":              strings.Replace(string(whole), "Q8_0", "Q8_9", 1),
+		"a number":          strings.Replace(string(whole), "256", "1e99", 1),
+		"version":           strings.Replace(string(whole), `"version": 1`, `"version": 2`, 1),
+		"something follows": string(whole) + "}",
+		"a long type":       strings.Replace(string(whole), "Q8_0", strings.Repeat("Q", 5000), 1),
+		"a long kernel":     strings.Replace(string(whole), `"matmul"`, `"`+strings.Repeat("m", 5000)+`"`, 1),
+		"a long scheme":     strings.Replace(string(whole), `"row"`, `"`+strings.Repeat("r", 5000)+`"`, 1),
+		"a long number":     strings.Replace(string(whole), "256", "1"+strings.Repeat("0", 5000), 1),
+		"too large":         string(whole) + strings.Repeat(" ", maxFile),
 	} {
 		if err := os.WriteFile(path, []byte(data), 0o666); err != nil {
 			t.Fatal(err)
 		}
-		if ways, err := Load(dir, testID); err == nil || !strings.Contains(err.Error(), path) {
+		if ways, err := Load(dir, testID); err == nil || !strings.Contains(err.Error(), path) || len(err.Error()) > len(path)+400 {
 			t.Errorf("%s: %v, %v", name, ways, err)
 		}
 	}

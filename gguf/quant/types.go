@@ -148,7 +148,7 @@ func ParseType(name string) (Type, error) {
 			return Type(id), nil
 		}
 	}
-	return 0, fmt.Errorf("unknown tensor type %q", name)
+	return 0, fmt.Errorf("unknown tensor type %.80q", name)
 }
 
 // Types returns every type of the table in the order of their ids.
