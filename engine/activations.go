@@ -5,6 +5,7 @@ import (
 
 	"github.com/calderaml/caldera/scheduler"
 	"github.com/calderaml/caldera/shaders"
+	"github.com/calderaml/caldera/vk"
 )
 
 // Activations are what the inputs of products with weights are.
@@ -30,6 +31,27 @@ func (c *Config) packs(k *shaders.Profile) (bool, error) {
 	return true, nil
 }
 
+// packs is the configuration's packs on a site.
+func (s *site) packs(c *Config) (bool, error) {
+	k := scheduler.Kernels(s.profile)
+	packs, err := c.packs(&k)
+	return packs, s.refusal(err, (*shaders.Profile).CanPack)
+}
+
+// refusal names the device in an error about its kernels, and the profile if the device could do it without.
+func (s *site) refusal(err error, can func(*shaders.Profile) bool) error {
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("%s, profile %s: %w", s.info.Name, s.profile.Name, err)
+	if whole, perr := vk.ProfileFor(s.info, ""); perr == nil {
+		if k := scheduler.Kernels(whole); can(&k) {
+			err = fmt.Errorf("%w, or --profile %s, with which the device could", err, whole.Name)
+		}
+	}
+	return err
+}
+
 // activations decides what the inputs of products are where the model will run. All devices of a model take the same: it must be
 // possible on all, and is chosen where it is faster on all.
 func (p *planner) activations() (err error) {
@@ -39,8 +61,7 @@ func (p *planner) activations() (err error) {
 	}
 	all := true
 	for _, s := range p.sites {
-		k := scheduler.Kernels(s.profile)
-		packs, err := p.cfg.packs(&k)
+		packs, err := s.packs(&p.cfg)
 		if err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/calderaml/caldera/engine"
@@ -50,11 +51,21 @@ func TestInt8(t *testing.T) {
 func TestInt8Refused(t *testing.T) {
 	for _, r := range devices(t, "floor") {
 		cfg := r.config(engine.Config{Data: demo.Model(), Name: demo.Name, Context: 64, Activations: engine.ActivationsInt8})
-		if e, err := engine.Open(cfg); !errors.Is(err, shaders.ErrNotPacked) {
-			if err == nil {
-				e.Close()
-			}
-			t.Errorf("%s: %v", r.name, err)
+		e, err := engine.Open(cfg)
+		if err == nil {
+			e.Close()
+		}
+		if !errors.Is(err, shaders.ErrNotPacked) || !strings.Contains(err.Error(), ", profile floor: ") {
+			t.Fatalf("%s: %v", r.name, err)
+		}
+		// The profile is named as the reason where it is.
+		cfg.Profile = ""
+		whole, werr := engine.Open(cfg)
+		if werr == nil {
+			whole.Close()
+		}
+		if strings.Contains(err.Error(), "--profile auto, with which the device could") != (werr == nil) {
+			t.Errorf("%s: %v; without the profile %v", r.name, err, werr)
 		}
 	}
 }

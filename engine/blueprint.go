@@ -69,7 +69,7 @@ func (b *Blueprint) Graph(m *model.Model, k *shaders.Profile, rows, context int)
 }
 
 // Kernels is what a device that is present offers to kernels once the model is loaded on it: where weights lie may
-// bound what they bind.
+// bound what they bind. It refuses a device that cannot do what the configuration asks for.
 func (b *Blueprint) Kernels(info vk.DeviceInfo) (shaders.Profile, error) {
 	p := b.p
 	if err := p.on(info); err != nil {
@@ -79,7 +79,11 @@ func (b *Blueprint) Kernels(info vk.DeviceInfo) (shaders.Profile, error) {
 	if _, _, binding := p.weights(nil); binding[0] > 0 {
 		k.MaxBinding = min(k.MaxBinding, binding[0])
 	}
+	s := &p.sites[0]
+	if _, err := s.packs(&p.cfg); err != nil {
+		return k, err
+	}
 	var err error
-	k.Matrices, err = p.cfg.matrices(&k)
+	k.Matrices, err = s.matrices(&p.cfg, &k)
 	return k, err
 }

@@ -385,7 +385,7 @@ func (e *Engine) openDie(s site) error {
 	e.where.Dies = append(e.where.Dies, die)
 	e.die = e.where.Dies[0]
 	die.Break = e.cfg.BreakKernel
-	if die.Kernels.Matrices, err = e.cfg.matrices(&die.Kernels); err != nil {
+	if die.Kernels.Matrices, err = s.matrices(&e.cfg, &die.Kernels); err != nil {
 		return err
 	}
 	if die.Kernels.Tuned, err = e.cfg.tuned(s.info, s.profile, &die.Kernels); err != nil {

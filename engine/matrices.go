@@ -22,6 +22,12 @@ func (c *Config) matrices(k *shaders.Profile) (shaders.MatrixShape, error) {
 	return k.CanMatrices, nil
 }
 
+// matrices is the configuration's matrices on a site that offers kernels k.
+func (s *site) matrices(c *Config, k *shaders.Profile) (shaders.MatrixShape, error) {
+	shape, err := c.matrices(k)
+	return shape, s.refusal(err, func(k *shaders.Profile) bool { return k.CanMatrices != shaders.MatrixShape{} })
+}
+
 // checkMatrices refuses cooperative matrices where the model will run, if they are asked for and there are none.
 func (p *planner) checkMatrices() error {
 	if !p.vulkan() {
@@ -30,8 +36,8 @@ func (p *planner) checkMatrices() error {
 	}
 	for _, s := range p.sites {
 		k := scheduler.Kernels(s.profile)
-		if _, err := p.cfg.matrices(&k); err != nil {
-			return fmt.Errorf("%s, profile %s: %w", s.info.Name, s.profile.Name, err)
+		if _, err := s.matrices(&p.cfg, &k); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -70,6 +70,8 @@ func (a *app) dryRun(device string, tests []bench.Test, batches []int, format st
 		if k, err = b.Kernels(*d.present); err != nil {
 			return err
 		}
+	} else if err := d.CheckConfig(c); err != nil {
+		return err
 	}
 	r := dryResult{Schema: "caldera.bench-dry-run/1", Model: a.modelName(), Tests: []dryTest{}}
 	if r.Token, err = predict.Count(b, d.Name, &k, 1, b.Config().Context); err != nil {

@@ -147,7 +147,7 @@ func (t target) find(in *vk.Instance, c engine.Config) (vk.DeviceInfo, error) {
 // counts are those of the device that would be used, of a GPU if that is none, and of the devices asked for that
 // differ from it.
 func (a *app) counts(b *engine.Blueprint, in *vk.Instance, c engine.Config, targets []target) ([]*predict.Counts, error) {
-	var cs []*predict.Counts
+	cs := []*predict.Counts{}
 	add := func(x *predict.Counts, err error) error {
 		if err == nil && !slices.ContainsFunc(cs, func(y *predict.Counts) bool { return y.Device == x.Device }) {
 			cs = append(cs, x)
@@ -175,11 +175,15 @@ func (a *app) counts(b *engine.Blueprint, in *vk.Instance, c engine.Config, targ
 		}
 	}
 	table := func(d predict.Device) error {
+		if err := d.CheckConfig(c); err != nil {
+			return err
+		}
 		k := d.Kernels()
 		return add(predict.Count(b, d.Name, &k, 1, b.Config().Context))
 	}
-	if gpu {
-		if err := table(predict.Generic()); err != nil {
+	// Nobody asked for that GPU: it is left out if it cannot do what was asked for.
+	if g := predict.Generic(); gpu && g.CheckConfig(c) == nil {
+		if err := table(g); err != nil {
 			return nil, err
 		}
 	}

@@ -94,3 +94,39 @@ func TestDryRun(t *testing.T) {
 		t.Errorf("a token is %+v, the test %+v", dry.Token, x)
 	}
 }
+
+// What a device cannot do is refused with its name where it was asked for; a GPU that nobody asked for is left out.
+func TestPlanRefused(t *testing.T) {
+	for args, want := range map[string]string{
+		"plan --backend reference --activations int8 --predict rtx4090": "RTX 4090: the device has no kernels for int8",
+		"bench --dry-run=gpu --activations int8":                        "a GPU: the device has no kernels for int8",
+		"bench --dry-run=k80 --matrices":                                "K80 has no cooperative matrices",
+		"bench --dry-run=rtx4090 --matrices":                            "RTX 4090: the table of devices does not say",
+	} {
+		if r := command(t, "", strings.Fields(args)...); r.code == exitDone || !strings.Contains(r.err, want) || r.out != "" {
+			t.Errorf("%s: %+v", args, r)
+		}
+	}
+	x := decode[planResult](t, program(t, "", "plan", "--backend", "reference", "--activations", "int8", "--json"))
+	if x.Counts == nil || len(x.Counts) != 0 {
+		t.Errorf("reference: %+v", x.Counts)
+	}
+	for i := range 16 {
+		device := fmt.Sprint(i)
+		r := program(t, "", "bench", "--dry-run", "--device", device, "--activations", "int8", "-o", "json")
+		if r.code == exitNoDevice {
+			break
+		}
+		p := program(t, "", "plan", "--device", device, "--activations", "int8", "--json")
+		if r.code != p.code {
+			t.Errorf("device %s: bench %+v, plan %+v", device, r, p)
+			continue
+		}
+		if r.code == exitDone {
+			dry, plan := decode[dryResult](t, r), decode[planResult](t, p)
+			if len(plan.Counts) != 1 || plan.Counts[0].Device != dry.Token.Device {
+				t.Errorf("device %s: %+v, %+v", device, dry.Token, plan.Counts)
+			}
+		}
+	}
+}

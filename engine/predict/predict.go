@@ -1,6 +1,9 @@
 package predict
 
 import (
+	"fmt"
+	"slices"
+
 	"github.com/calderaml/caldera/engine"
 	"github.com/calderaml/caldera/scheduler"
 	"github.com/calderaml/caldera/shaders"
@@ -59,12 +62,30 @@ const (
 	pipeline = 4
 )
 
+// CheckConfig refuses what nothing can be said of for a device of the table: its figures and kernels are those without
+// cooperative matrices.
+func (d *Device) CheckConfig(c engine.Config) error {
+	k := d.Kernels()
+	switch {
+	case c.Matrices && !slices.Contains(d.Features, "coopmat"):
+		return fmt.Errorf("%s has no cooperative matrices; leave out --matrices", d.Name)
+	case c.Matrices:
+		return fmt.Errorf("%s: the table of devices does not say what cooperative matrices do; leave out --matrices", d.Name)
+	case c.Activations == engine.ActivationsInt8 && !k.CanPack():
+		return fmt.Errorf("%s: %w; use --activations %s", d.Name, shaders.ErrNotPacked, engine.ActivationsF32)
+	}
+	return nil
+}
+
 // Predict computes the speed of a test on a device of the table. Batch is the most rows of a step.
 func (d *Device) Predict(b *engine.Blueprint, t Test, batch int) (*Estimate, error) {
 	k := d.Kernels()
+	if err := d.CheckConfig(b.Config()); err != nil {
+		return nil, err
+	}
 	s, err := newStep(b, t, batch, &k)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", d.Name, err)
 	}
 	e := &Estimate{Device: d.Name}
 	for _, n := range s.nodes {
@@ -151,11 +172,11 @@ func Count(b *engine.Blueprint, device string, k *shaders.Profile, seqs, context
 	m := b.Model()
 	g, err := b.Graph(m, k, seqs, context)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", device, err)
 	}
 	all, err := scheduler.Lower(g, k)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", device, err)
 	}
 	c := &Counts{Device: device, Token: scheduler.Count(g, all, nil)}
 	fill := func(l *LayerCount, layers int, in func(layer int) bool) {
