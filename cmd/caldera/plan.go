@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -38,7 +39,7 @@ while the system can keep them in memory. The exit code is 5 when the model does
   caldera plan model.gguf --predict this
   caldera plan model.gguf --json | jq .max_context`,
 		Args: upToArgs(1, "see caldera plan --help"),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				if a.settings.source["model"] == "flag" {
 					return usagef("the model was given twice, as an argument and with --model")
@@ -47,7 +48,7 @@ while the system can keep them in memory. The exit code is 5 when the model does
 					return usagef("the model's name is empty; leave it out for the built-in demo")
 				}
 			}
-			return a.plan(x)
+			return a.plan(cmd.Context(), x)
 		},
 	}
 	f := cmd.Flags()
@@ -58,7 +59,7 @@ while the system can keep them in memory. The exit code is 5 when the model does
 	return cmd
 }
 
-func (a *app) plan(x predictFlags) error {
+func (a *app) plan(ctx context.Context, x predictFlags) error {
 	c := a.engineConfig(0)
 	c.Slots = a.cfg.Slots
 	a.addCache(&c, c.Slots > 1)
@@ -70,7 +71,7 @@ func (a *app) plan(x predictFlags) error {
 		return err
 	}
 	// Kernels may not reach what does not fit, and then cannot be counted.
-	o, err := a.outlook(c, x)
+	o, err := a.outlook(ctx, c, x)
 	if err != nil && (m.Fits || len(x.devices) > 0) {
 		return err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -36,7 +37,7 @@ type Outlook struct {
 
 // outlook counts what a decoded token takes on the device that would be used, and on a GPU where that is none, and
 // predicts speeds on the devices asked for.
-func (a *app) outlook(c engine.Config, x predictFlags) (o Outlook, err error) {
+func (a *app) outlook(ctx context.Context, c engine.Config, x predictFlags) (o Outlook, err error) {
 	b, err := engine.OpenBlueprint(c)
 	if err != nil {
 		return o, err
@@ -61,7 +62,7 @@ func (a *app) outlook(c engine.Config, x predictFlags) (o Outlook, err error) {
 		return o, err
 	}
 	for _, t := range targets {
-		es, err := a.predict(b, in, c, t, tests)
+		es, err := a.predict(ctx, b, in, c, t, tests)
 		if err != nil {
 			return o, err
 		}
@@ -206,7 +207,7 @@ func (a *app) counts(b *engine.Blueprint, in *vk.Instance, c engine.Config, targ
 }
 
 // predict predicts the tests for one target.
-func (a *app) predict(b *engine.Blueprint, in *vk.Instance, c engine.Config, t target, tests []predict.Test) ([]*predict.Estimate, error) {
+func (a *app) predict(ctx context.Context, b *engine.Blueprint, in *vk.Instance, c engine.Config, t target, tests []predict.Test) ([]*predict.Estimate, error) {
 	if t.table == nil {
 		info, err := t.find(in, c)
 		if err != nil {
@@ -214,8 +215,9 @@ func (a *app) predict(b *engine.Blueprint, in *vk.Instance, c engine.Config, t t
 		}
 		p := a.newProgress()
 		defer p.done()
-		p.update("%s", printable("measuring a sample of the model on "+info.Name))
-		return predict.Measure(b, in, info, tests)
+		return predict.Measure(ctx, b, in, info, tests, func(what string) {
+			p.update("%s", printable("measuring a sample of the model on "+info.Name+": "+what))
+		})
 	}
 	var es []*predict.Estimate
 	for _, x := range tests {

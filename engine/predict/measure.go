@@ -1,6 +1,7 @@
 package predict
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -27,8 +28,8 @@ const hostTime = 20e-6
 // Measure predicts tests on a device that is present, from the rates of the kernels as they are: it runs steps of a sample
 // of the model, a few layers with few experts and a short vocabulary, notes the time of each op, and puts the step of
 // the whole model together from them. It takes a few seconds, and does not read more of the file than the
-// sample.
-func Measure(b *engine.Blueprint, in *vk.Instance, info vk.DeviceInfo, tests []Test) (_ []*Estimate, err error) {
+// sample. The end of ctx ends it between two pipelines or steps. Progress, which may be nil, is told what comes next.
+func Measure(ctx context.Context, b *engine.Blueprint, in *vk.Instance, info vk.DeviceInfo, tests []Test, progress func(what string)) (_ []*Estimate, err error) {
 	k, err := b.Kernels(info)
 	if err != nil {
 		return nil, err
@@ -53,19 +54,21 @@ func Measure(b *engine.Blueprint, in *vk.Instance, info vk.DeviceInfo, tests []T
 		return nil, err
 	}
 	defer sm.file.Close()
-	r, err := newRig(b, in, info, sm)
+	r, err := newRig(ctx, b, in, info, sm)
 	if err != nil {
 		return nil, err
 	}
+	r.progress = progress
 	defer func() { err = errors.Join(err, r.die.Close()) }()
 	r.die.Kernels.Matrices = k.Matrices
-	if err := r.overheads(); err != nil {
+	r.tell("dispatches and copies")
+	if err := r.overheads(ctx); err != nil {
 		return nil, fmt.Errorf("measuring dispatches and copies: %w", err)
 	}
 	var es []*Estimate
 	for i, s := range steps {
 		e := &Estimate{Device: info.Name, Measured: true}
-		if err := r.estimate(e, s, tests[i]); err != nil {
+		if err := r.estimate(ctx, e, s, tests[i]); err != nil {
 			return nil, fmt.Errorf("measuring %s: %w", tests[i].Name(), err)
 		}
 		e.finish(s, tests[i])
@@ -84,10 +87,27 @@ type rig struct {
 	// Seconds of a dispatch that does nothing and of a barrier, and bytes per second of a copy.
 	dispatch, barrier, copies float64
 	one                       float64 // seconds of a step of one row, once that was measured
+	progress                  func(what string)
+}
+
+// tell passes on what comes next.
+func (r *rig) tell(format string, args ...any) {
+	if r.progress != nil {
+		r.progress(fmt.Sprintf(format, args...))
+	}
+}
+
+// compile makes a graph's pipelines and plans it.
+func (r *rig) compile(ctx context.Context, g *scheduler.Graph, stamp bool) (*scheduler.Plan, error) {
+	err := scheduler.On(r.die).MakePipelines(ctx, []*scheduler.Graph{g}, func(done, total int) { r.tell("kernels, %d of %d", done, total) })
+	if err != nil {
+		return nil, err
+	}
+	return scheduler.Compile(g, scheduler.On(r.die), scheduler.Options{Stamp: stamp})
 }
 
 // newRig puts a sample's weights on a device.
-func newRig(b *engine.Blueprint, in *vk.Instance, info vk.DeviceInfo, sm *sample) (_ *rig, err error) {
+func newRig(ctx context.Context, b *engine.Blueprint, in *vk.Instance, info vk.DeviceInfo, sm *sample) (_ *rig, err error) {
 	p, err := vk.ProfileFor(info, b.Config().Profile)
 	if err != nil {
 		return nil, err
@@ -103,6 +123,9 @@ func newRig(b *engine.Blueprint, in *vk.Instance, info vk.DeviceInfo, sm *sample
 		}
 	}()
 	for _, it := range sm.model.Weights {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		data, err := it.Bytes()
 		if err == nil {
 			err = r.die.Allocate(it.Buf, false)
@@ -125,11 +148,11 @@ type measured struct {
 	rest  float64 // seconds of the step beside its nodes: writing, submitting and waking up
 }
 
-// run measures a step of the sample of so many rows, each of which attends to so many tokens on average. Without is
-// whether ops on stacks of experts are left out.
-func (r *rig) run(rows, context int, attended float64, without bool) (*measured, error) {
-	st := r.b.State(r.model, context)
-	g, err := r.b.Graph(r.model, &r.die.Kernels, rows, context)
+// run measures a step of the sample of so many rows in a context of so many tokens, of which each row attends to attended on
+// average. Without is whether ops on stacks of experts are left out.
+func (r *rig) run(ctx context.Context, rows, tokens int, attended float64, without bool) (*measured, error) {
+	st := r.b.State(r.model, tokens)
+	g, err := r.b.Graph(r.model, &r.die.Kernels, rows, tokens)
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +160,7 @@ func (r *rig) run(rows, context int, attended float64, without bool) (*measured,
 		g.Nodes = slices.DeleteFunc(g.Nodes, func(n scheduler.Node) bool { return routed(n, r.file) })
 		if g.Check() != nil {
 			// Something else reads what they write.
-			return r.run(rows, context, attended, false)
+			return r.run(ctx, rows, tokens, attended, false)
 		}
 	}
 	for _, buf := range g.Buffers() {
@@ -151,7 +174,7 @@ func (r *rig) run(rows, context int, attended float64, without bool) (*measured,
 	// Timestamps take time too: the same step without them says how much.
 	var plans [2]*scheduler.Plan
 	for i := range plans {
-		p, err := scheduler.Compile(g, scheduler.On(r.die), scheduler.Options{Stamp: i == 0})
+		p, err := r.compile(ctx, g, i == 0)
 		if err != nil {
 			return nil, err
 		}
@@ -159,7 +182,7 @@ func (r *rig) run(rows, context int, attended float64, without bool) (*measured,
 		plans[i] = p
 	}
 	random := rand.New(rand.NewPCG(3, uint64(rows)))
-	pos := max(0, min(context-rows, int(attended)-(rows+1)/2))
+	pos := max(0, min(tokens-rows, int(attended)-(rows+1)/2))
 	x := shaders.Run{Pos: pos, Fresh: pos == 0, Outs: []int{rows - 1}}
 	for range rows {
 		x.Tokens = append(x.Tokens, int32(random.IntN(r.model.Vocab)))
@@ -177,7 +200,11 @@ func (r *rig) run(rows, context int, attended float64, without bool) (*measured,
 	var rest []float64
 	var times scheduler.StepTimes
 	for start := time.Now(); len(rest) < 2 || len(rest) <= most && time.Since(start) < budget; {
+		r.tell("a %d-row step, run %d", rows, len(rest)+1)
 		for i, p := range plans {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
 			t, err := p.Run([]shaders.Run{x}, r.rope)
 			if err != nil {
 				return nil, err
@@ -252,10 +279,10 @@ func (r *rig) rows(n int) int {
 }
 
 // estimate fills in the terms of a step from steps of the sample.
-func (r *rig) estimate(e *Estimate, s *step, t Test) error {
+func (r *rig) estimate(ctx context.Context, e *Estimate, s *step, t Test) error {
 	full := r.b.Model()
 	fewer := s.rows > 1 && r.model.Experts < full.Experts
-	main, err := r.run(r.rows(s.rows), t.Context(), s.attended, fewer)
+	main, err := r.run(ctx, r.rows(s.rows), t.Context(), s.attended, fewer)
 	if err != nil {
 		return err
 	}
@@ -269,7 +296,7 @@ func (r *rig) estimate(e *Estimate, s *step, t Test) error {
 	experts := main
 	if fewer {
 		rows := max((s.rows*r.model.Experts+full.Experts-1)/full.Experts, min(s.rows, groupRows))
-		if experts, err = r.run(rows, max(rows, t.Context()), s.attended, false); err != nil {
+		if experts, err = r.run(ctx, rows, max(rows, t.Context()), s.attended, false); err != nil {
 			return err
 		}
 	}
@@ -325,15 +352,18 @@ func (r *rig) add(t *Terms, n *node, seconds float64) {
 }
 
 // overheads measures a dispatch, a barrier and the copy bandwidth.
-func (r *rig) overheads() (err error) {
+func (r *rig) overheads(ctx context.Context) (err error) {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	if r.copies, err = r.die.CopyRate(); err != nil {
 		return err
 	}
-	apart, err := r.chain(false)
+	apart, err := r.chain(ctx, false)
 	if err != nil {
 		return err
 	}
-	after, err := r.chain(true)
+	after, err := r.chain(ctx, true)
 	r.dispatch, r.barrier = apart, max(0, after-apart)
 	return err
 }
@@ -342,7 +372,7 @@ func (r *rig) overheads() (err error) {
 const chainLength = 64
 
 // chain measures a dispatch of next to no work, each after the one before it or independent of it.
-func (r *rig) chain(after bool) (float64, error) {
+func (r *rig) chain(ctx context.Context, after bool) (float64, error) {
 	const width = 32
 	g := scheduler.NewGraph(shaders.StepShape{Rows: 1, Seqs: 1, Outs: 1, Pages: 1})
 	w := &shaders.Buffer{Name: "chain weights", Kind: shaders.Weight, Size: 4 * width}
@@ -363,7 +393,7 @@ func (r *rig) chain(after bool) (float64, error) {
 		}
 		g.Add("chain", &shaders.RMSNorm{Step: g.Step.View(), X: x, Y: out, Weight: w.View(), Rows: 1, Count: shaders.CountRows, Eps: 1e-6})
 	}
-	p, err := scheduler.Compile(g, scheduler.On(r.die), scheduler.Options{Stamp: true})
+	p, err := r.compile(ctx, g, true)
 	if err != nil {
 		return 0, err
 	}
@@ -371,6 +401,9 @@ func (r *rig) chain(after bool) (float64, error) {
 	var times []float64
 	var t scheduler.StepTimes
 	for range most + 1 {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
 		if _, err := p.Run([]shaders.Run{{Tokens: []int32{0}, Pages: []int32{0}, Fresh: true}}, nil); err != nil {
 			return 0, err
 		}

@@ -2,9 +2,13 @@ package predict
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"math"
 	"os"
+	"runtime"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/calderaml/caldera/engine"
@@ -149,18 +153,18 @@ func TestMeasure(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer sm.file.Close()
-		r, err := newRig(b, in, info, sm)
+		r, err := newRig(t.Context(), b, in, info, sm)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer r.die.Close()
-		if err := r.overheads(); err != nil {
+		if err := r.overheads(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if !(r.dispatch > 0 && r.dispatch < 0.1 && r.copies > 1e7 && r.barrier >= 0) {
 			t.Errorf("%s: a dispatch takes %g s, a barrier %g s, a copy %g B/s", info.Name, r.dispatch, r.barrier, r.copies)
 		}
-		m, err := r.run(s.rows, test.Context(), s.attended, false)
+		m, err := r.run(t.Context(), s.rows, test.Context(), s.attended, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +179,7 @@ func TestMeasure(t *testing.T) {
 			}
 		}
 		e := &Estimate{}
-		if err := r.estimate(e, s, test); err != nil {
+		if err := r.estimate(t.Context(), e, s, test); err != nil {
 			t.Fatal(err)
 		}
 		if x := e.Terms; !(x.Dispatches > 0 && x.Arithmetic+x.Bytes > 0 && x.Host >= hostTime && x.Total() < 60) {
@@ -235,7 +239,7 @@ func TestMeasuredIsPredicted(t *testing.T) {
 		}
 		ratios := make([][]float64, len(tests))
 		for range 3 { // in turn, so that both see the same machine
-			es, err := Measure(b, in, info, tests)
+			es, err := Measure(t.Context(), b, in, info, tests, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -256,6 +260,33 @@ func TestMeasuredIsPredicted(t *testing.T) {
 		}
 		if err := e.Close(); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// An interrupt ends a measurement soon, whatever it is at.
+func TestMeasureInterrupted(t *testing.T) {
+	in := instance(t)
+	info, err := in.Select("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := blueprint(t, nil)
+	for _, at := range []string{"dispatches and copies", "kernels, ", "a 1-row step"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		after := 0
+		es, err := Measure(ctx, b, in, info, []Test{{Gen: 4}}, func(what string) {
+			if ctx.Err() != nil {
+				after++
+			}
+			if strings.HasPrefix(what, at) {
+				cancel()
+			}
+		})
+		reached := ctx.Err() != nil
+		cancel()
+		if es != nil || !reached || !errors.Is(err, context.Canceled) || after > runtime.GOMAXPROCS(0) { // pipelines under way are finished
+			t.Errorf("%s: %v, %v, and %d things more", at, es, err, after)
 		}
 	}
 }
