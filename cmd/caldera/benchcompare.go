@@ -1,10 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os/exec"
 	"runtime"
 	"slices"
@@ -41,7 +42,8 @@ and the ratio, ours to the peer's. Ours run in this process, where the model sta
 command as well, such as another build of caldera bench.
 
 A command is run by the shell once a round and must print on stdout what llama-bench prints (-o json, jsonl or md),
-or lines with a test's name and a speed: "tg32 21.5 tok/s". docs/bench.md has the details.`,
+or lines with a test's name and a speed: "tg32 21.5 tok/s". An interrupt ends the command too, and what whole rounds have shown is printed.
+docs/bench.md has the details.`,
 		Example: `  caldera bench compare -m model.gguf -p 512 -n 32 --peer "llama-bench -m model.gguf -p 512 -n 32 -r 1 -o json"
   caldera bench compare --ours "./new bench -o json -r 1" --peer "./old bench -o json -r 1"`,
 		Args: noArgs,
@@ -99,39 +101,60 @@ func (a *app) compare(ctx context.Context, x compareFlags) (err error) {
 	}
 	peer := shellSide("--peer", x.peer)
 	samples := map[bench.Test][2][]float64{}
-	p := a.newProgress()
-	defer p.done()
-	rounds := a.cfg.Bench.Repetitions
-	for i := range rounds {
-		var rates [2][]bench.Rate
-		for k, s := range []side{ours, peer} {
-			p.update("round %d of %d: %s", i+1, rounds, s.what)
-			if err := pause(ctx, x.delay); err != nil {
-				return err
-			}
-			if rates[k], err = s.run(ctx); err != nil {
-				return fmt.Errorf("round %d: %w", i+1, err)
-			}
-		}
-		if tests == nil {
-			for _, r := range rates[0] {
-				tests = append(tests, r.Test)
-			}
-		}
-		for _, t := range tests {
-			both := samples[t]
-			for k, s := range []side{ours, peer} {
-				v, err := bench.Find(rates[k], t)
-				if err != nil {
-					return fmt.Errorf("round %d: %s: %w", i+1, s.what, err)
-				}
-				both[k] = append(both[k], v)
-			}
-			samples[t] = both
+	done := 0
+	for err == nil && done < a.cfg.Bench.Repetitions {
+		if tests, err = a.compareRound(ctx, done+1, x.delay, [2]side{ours, peer}, tests, samples); err == nil {
+			done++
 		}
 	}
-	p.done()
-	return a.printComparison(x, tests, samples)
+	if err == nil || ctx.Err() != nil && done > 0 {
+		if perr := a.printComparison(x, done, tests, samples); err == nil {
+			err = perr
+		}
+	}
+	return err
+}
+
+// compareRound runs both sides once and adds the tests' speeds to samples, all or none. Tests are those that ours prints if
+// there are none yet.
+func (a *app) compareRound(ctx context.Context, n, delay int, sides [2]side, tests []bench.Test, samples map[bench.Test][2][]float64) ([]bench.Test, error) {
+	p := a.newProgress()
+	defer p.done()
+	var rates [2][]bench.Rate
+	for k, s := range sides {
+		p.update("round %d of %d: %s", n, a.cfg.Bench.Repetitions, s.what)
+		err := pause(ctx, delay)
+		if err == nil {
+			rates[k], err = s.run(ctx)
+		}
+		if err != nil {
+			return tests, fmt.Errorf("round %d: %w", n, err)
+		}
+	}
+	if tests == nil {
+		for _, r := range rates[0] {
+			tests = append(tests, r.Test)
+		}
+	}
+	round := map[bench.Test][2]float64{}
+	for _, t := range tests {
+		var both [2]float64
+		for k, s := range sides {
+			var err error
+			if both[k], err = bench.Find(rates[k], t); err != nil {
+				return tests, fmt.Errorf("round %d: %s: %w", n, s.what, err)
+			}
+		}
+		round[t] = both
+	}
+	for t, both := range round {
+		all := samples[t]
+		for k, v := range both {
+			all[k] = append(all[k], v)
+		}
+		samples[t] = all
+	}
+	return tests, nil
 }
 
 // pause waits some seconds.
@@ -190,34 +213,76 @@ func (a *app) ours(ctx context.Context, e *engine.Engine, tests []bench.Test) (s
 	return side{"ours", run}, nil
 }
 
+// maxPrinted is the most bytes that a command may print on stdout.
+const maxPrinted = 16 << 20
+
 // shellSide is a side that the shell runs.
 func shellSide(flag, text string) side {
 	return side{flag, func(ctx context.Context) ([]bench.Rate, error) {
-		shell, option := "sh", "-c"
-		if runtime.GOOS == "windows" {
-			shell, option = "cmd", "/C"
+		out, err := runShell(ctx, text)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
 		}
-		cmd := exec.CommandContext(ctx, shell, option, text)
-		cmd.WaitDelay = 5 * time.Second // for what the shell has started
-		var out bytes.Buffer
-		last := &tail{most: 500}
-		cmd.Stdout, cmd.Stderr = &out, last
-		if err := cmd.Run(); err != nil {
-			if ctx.Err() != nil {
-				return nil, ctx.Err()
-			}
-			said := strings.TrimSpace(string(last.b))
-			if said == "" {
-				said = "nothing"
-			}
-			return nil, fmt.Errorf("%s %q: %w; it said at the end: %s", flag, text, err, said)
+		var rates []bench.Rate
+		if err == nil {
+			rates, err = bench.ParseRates(out)
 		}
-		rates, err := bench.ParseRates(out.Bytes())
 		if err != nil {
 			return nil, fmt.Errorf("%s %q: %w", flag, text, err)
 		}
 		return rates, nil
 	}}
+}
+
+// runShell has the shell run a command and returns what it prints. The end of ctx ends it with all that it has started.
+func runShell(ctx context.Context, text string) ([]byte, error) {
+	shell, option := "sh", "-c"
+	if runtime.GOOS == "windows" {
+		shell, option = "cmd", "/C"
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, shell, option, text)
+	ownGroup(cmd)
+	cmd.WaitDelay = 5 * time.Second // for what the shell has started
+	out := &capped{most: maxPrinted, full: cancel}
+	last := &tail{most: 500}
+	cmd.Stdout, cmd.Stderr = out, last
+	err := cmd.Run()
+	late := errors.Is(err, exec.ErrWaitDelay)
+	if cmd.Process != nil && (late || ctx.Err() != nil) {
+		_ = killGroup(cmd) // what outlives the shell; mostly nothing
+	}
+	switch {
+	case out.over:
+		return nil, fmt.Errorf("it printed more than %s on stdout", size(maxPrinted))
+	case late:
+		return nil, fmt.Errorf("it ended, but something that it had started kept its output open for %v more", cmd.WaitDelay)
+	case err != nil:
+		said := strings.TrimSpace(string(last.b))
+		if said == "" {
+			said = "nothing"
+		}
+		return nil, fmt.Errorf("%w; it said at the end: %s", err, said)
+	}
+	return out.b, nil
+}
+
+// capped keeps what is written to it, up to most bytes. More calls full and is an error.
+type capped struct {
+	b    []byte
+	most int
+	over bool
+	full func()
+}
+
+func (c *capped) Write(p []byte) (int, error) {
+	if c.over = c.over || len(p) > c.most-len(c.b); c.over {
+		c.full()
+		return 0, io.ErrShortBuffer
+	}
+	c.b = append(c.b, p...)
+	return len(p), nil
 }
 
 // A tail keeps the last bytes written to it.
@@ -234,8 +299,8 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// printComparison prints what the rounds have shown.
-func (a *app) printComparison(x compareFlags, tests []bench.Test, samples map[bench.Test][2][]float64) error {
+// printComparison prints what so many rounds have shown.
+func (a *app) printComparison(x compareFlags, rounds int, tests []bench.Test, samples map[bench.Test][2][]float64) error {
 	var list []bench.Comparison
 	for _, t := range tests {
 		c, err := bench.Compare(t, samples[t][0], samples[t][1])
@@ -256,7 +321,7 @@ func (a *app) printComparison(x compareFlags, tests []bench.Test, samples map[be
 		Model  string             `json:"model,omitempty"`
 		Rounds int                `json:"rounds"`
 		Tests  []bench.Comparison `json:"tests"`
-	}{compareSchema, x.ours, x.peer, a.comparedModel(x), a.cfg.Bench.Repetitions, list})
+	}{compareSchema, x.ours, x.peer, a.comparedModel(x), rounds, list})
 }
 
 // comparedModel names the model that was measured in this process.

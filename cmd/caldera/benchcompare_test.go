@@ -1,12 +1,16 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/calderaml/caldera/engine/bench"
 )
@@ -83,12 +87,54 @@ func TestBenchCompareErrors(t *testing.T) {
 		{append(ours, "--peer", "echo tg8 4 t/s"), exitFailed, "round 1: --peer: it printed no test tg7, only tg8"},
 		{append(ours, "--peer", "true"), exitFailed, `--peer "true": it printed nothing on stdout`},
 		{append(ours, "--peer", "echo tg7 4 t/s; echo out of luck >&2; exit 3"), exitFailed, "exit status 3; it said at the end: out of luck"},
+		{append(ours, "--peer", "echo tg7 1e300 t/s"), exitFailed, `round 1: --peer "echo tg7 1e300 t/s": it printed 1e+300 tokens per second for tg7`},
+		{append(ours, "--peer", "yes tg7 4 t/s"), exitFailed, `--peer "yes tg7 4 t/s": it printed more than 16.00 MiB on stdout`},
 		{append(ours, "--peer", "nosuchprogram"), exitFailed, "not found"},
 		{[]string{"--ours", "exit 1", "--peer", "true"}, exitFailed, `--ours "exit 1": exit status 1; it said at the end: nothing`},
 	} {
 		if r := command(t, "", append([]string{"bench", "compare", "-q"}, c.args...)...); r.code != c.code || !strings.Contains(r.err, c.want) || r.out != "" {
 			t.Errorf("%q: %+v, want %d and %q", c.args, r, c.code, c.want)
 		}
+	}
+}
+
+// An interrupt ends the peer with what it has started, and what the whole rounds have shown is printed.
+func TestBenchCompareInterrupted(t *testing.T) {
+	needShell(t)
+	isolate(t)
+	dir := t.TempDir()
+	first, child := filepath.Join(dir, "first"), filepath.Join(dir, "child")
+	// In its second round the peer waits for a child, which tells its id.
+	peer := fmt.Sprintf(`if [ -e %s ]; then sh -c 'echo $$ > %s.part; mv %[2]s.part %[2]s; sleep 600; :'; fi; touch %[1]s; echo tg7 4 t/s`, first, child)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		for ctx.Err() == nil {
+			if _, err := os.Stat(child); err == nil {
+				cancel()
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	var out, errw bytes.Buffer
+	code := execute(ctx, []string{"bench", "compare", "--ours", "echo tg7 8 t/s", "--peer", peer, "-r", "3", "--json", "-q"}, strings.NewReader(""), &out, &errw)
+	var c compared
+	if err := json.Unmarshal(out.Bytes(), &c); err != nil || code != exitInterrupted || c.Rounds != 1 || len(c.Tests) != 1 || c.Tests[0].Ratio != 2 {
+		t.Errorf("code %d, %s%s, %v", code, out.String(), errw.String(), err)
+	}
+	text, err := os.ReadFile(child)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pid := strings.TrimSpace(string(text)); runtime.GOOS == "linux" {
+		for range 100 {
+			stat, err := os.ReadFile("/proc/" + pid + "/stat")
+			if err != nil || strings.Contains(string(stat), ") Z ") {
+				return
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		t.Errorf("process %s, which the peer has started, goes on", pid)
 	}
 }
 

@@ -36,6 +36,20 @@ func Find(rates []Rate, t Test) (float64, error) {
 	return 0, fmt.Errorf("it printed no test %s, only %s", t.Name(), strings.Join(names, ", "))
 }
 
+// Speeds outside of these bounds, in tokens per second, are not believed.
+const (
+	minRate = 1e-6
+	maxRate = 1e9
+)
+
+// check refuses a rate that no program has.
+func (r *Rate) check() error {
+	if !(r.PerSecond >= minRate && r.PerSecond <= maxRate) {
+		return fmt.Errorf("it printed %g tokens per second for %s; speeds are between %g and %g", r.PerSecond, r.Name(), minRate, maxRate)
+	}
+	return nil
+}
+
 // ParseRates reads what a benchmark prints on stdout, the tests in the order in which they first come:
 //
 //   - JSON as llama-bench and caldera bench print it with -o json or jsonl: n_prompt, n_gen, n_depth, and the median
@@ -44,7 +58,7 @@ func Find(rates []Rate, t Test) (float64, error) {
 //   - lines that have a test's name, such as pp512, tg32 or tg32@4096, and a speed such as "21.5 tok/s". Lines of a
 //     run with a negative number ("run -1") are a warm-up and do not count.
 //
-// Where a test comes several times its rate is the median.
+// Where a test comes several times its rate is the median. A rate that cannot be is an error.
 func ParseRates(out []byte) ([]Rate, error) {
 	out = bytes.TrimSpace(out)
 	var rates []Rate
@@ -55,7 +69,7 @@ func ParseRates(out []byte) ([]Rate, error) {
 	case out[0] == '[' || out[0] == '{':
 		rates, err = parseJSON(out)
 	default:
-		rates = parseLines(out)
+		rates, err = parseLines(out)
 	}
 	if err == nil && len(rates) == 0 {
 		err = fmt.Errorf("it printed no test that can be read (llama-bench's json, jsonl or table, or lines with pp512 or tg32 and \"21.5 tok/s\"), but %s", shorten(out))
@@ -109,7 +123,10 @@ func parseJSON(out []byte) ([]Rate, error) {
 		if len(x.Samples) > 0 {
 			r.PerSecond = Median(x.Samples)
 		}
-		if min(x.Prompt, x.Gen, x.Depth) >= 0 && r.Tokens() > 0 && r.PerSecond > 0 {
+		if min(x.Prompt, x.Gen, x.Depth) >= 0 && r.Tokens() > 0 && (x.AvgTS != 0 || len(x.Samples) > 0) {
+			if err := r.check(); err != nil {
+				return nil, err
+			}
 			rates = append(rates, r)
 		}
 	}
@@ -118,12 +135,12 @@ func parseJSON(out []byte) ([]Rate, error) {
 
 var (
 	testName  = regexp.MustCompile(`\b(pp|tg)(\d+)(?:\+tg(\d+))?(?: x(\d+))?(?:\s*@\s*d?(\d+))?\b`)
-	lineSpeed = regexp.MustCompile(`(\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*(?:tok|tokens|t)/s`)
-	cellSpeed = regexp.MustCompile(`^(\d+(?:\.\d*)?)\s*±`)
+	lineSpeed = regexp.MustCompile(`(\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\b(?i:nan|inf))\s*(?:tok|tokens|t)/s`)
+	cellSpeed = regexp.MustCompile(`^(\S+)\s*±`)
 	warmUpRun = regexp.MustCompile(`\brun\s+-\d+`)
 )
 
-func parseLines(out []byte) []Rate {
+func parseLines(out []byte) ([]Rate, error) {
 	var rates []Rate
 	for line := range strings.Lines(string(out)) {
 		if warmUpRun.MatchString(line) {
@@ -146,14 +163,18 @@ func parseLines(out []byte) []Rate {
 		}
 		m := testName.FindStringSubmatch(name)
 		v, err := strconv.ParseFloat(speed, 64)
-		if m == nil || err != nil || !(v > 0) {
+		if m == nil || err != nil && !errors.Is(err, strconv.ErrRange) {
 			continue
 		}
 		if t, ok := parsedTest(m); ok {
-			rates = append(rates, Rate{t, v})
+			r := Rate{t, v}
+			if err := r.check(); err != nil {
+				return nil, err
+			}
+			rates = append(rates, r)
 		}
 	}
-	return rates
+	return rates, nil
 }
 
 // parsedTest makes a test of testName's parts.

@@ -49,7 +49,15 @@ pp512: 190 t/s
 		{"21 tok/s", "no test"},
 		{"tg0 21 tok/s", "no test"},
 		{"tg99999999999999999999 21 tok/s", "no test"},
-		{"tg32 0 tok/s", "no test"},
+		{"tg32 0 tok/s", "it printed 0 tokens per second for tg32; speeds are between 1e-06 and 1e+09"},
+		{"pp4 3 t/s\ntg32 1e999 tok/s", "+Inf tokens per second for tg32"},
+		{"tg32 NaN t/s", "NaN tokens per second for tg32"},
+		{"tg32 1e-7 t/s", "1e-07 tokens per second for tg32"},
+		{"| a | b | tg32 | inf ± 0 |", "+Inf tokens per second for tg32"},
+		{"| a | b | tg32 | -1 ± 0 |", "-1 tokens per second for tg32"},
+		{`[{"n_gen": 5, "avg_ts": 1.5e9}]`, "1.5e+09 tokens per second for tg5"},
+		{`[{"n_gen": 5, "samples_ts": [0]}]`, "0 tokens per second for tg5"},
+		{`[{"n_gen": 5, "avg_ts": -1}]`, "-1 tokens per second for tg5"},
 		{"[]", "no test"},
 		{`[{"n_prompt": 5}]`, "no test"},
 		{`[{"n_prompt": 5, "n_gen": -1, "avg_ts": 1}]`, "no test"},
@@ -80,7 +88,7 @@ func FuzzParseRates(f *testing.F) {
 			t.Error("nothing, and no error")
 		}
 		for _, r := range rates {
-			if err == nil && (r.Tokens() < 1 || !(r.PerSecond > 0)) {
+			if err == nil && (r.Tokens() < 1 || r.check() != nil) {
 				t.Errorf("%+v", r)
 			}
 		}
