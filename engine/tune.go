@@ -38,6 +38,16 @@ type TuneOptions struct {
 	Progress func(TuneProgress) // may be nil
 }
 
+// Check refuses steps that cannot be measured, where a step has at most so many rows.
+func (o *TuneOptions) Check(most int) error {
+	for _, n := range o.Rows {
+		if n < 1 || n > most || bucket(n) != n {
+			return fmt.Errorf("steps of %d rows: use powers of two up to %d", n, most)
+		}
+	}
+	return nil
+}
+
 // A TuneProgress is a candidate that will be measured next.
 type TuneProgress struct {
 	Rows                  int
@@ -159,12 +169,7 @@ func (t *tuner) defaults() error {
 	}
 	slices.Sort(t.opt.Rows)
 	t.opt.Rows = slices.Compact(t.opt.Rows)
-	for _, n := range t.opt.Rows {
-		if most := min(t.e.cfg.Batch, t.e.cfg.Context); n < 1 || n > most || bucket(n) != n {
-			return fmt.Errorf("steps of %d rows: use powers of two up to %d", n, most)
-		}
-	}
-	return nil
+	return t.opt.Check(min(t.e.cfg.Batch, t.e.cfg.Context))
 }
 
 // candidates are the ways of any block type with what they may take at once in a step, the plain one of each first.

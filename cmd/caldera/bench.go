@@ -49,6 +49,10 @@ stderr.`,
 				format = "json"
 			}
 			a.json = format != "md"
+			isDry := cmd.Flags().Changed("dry-run")
+			if isDry && strings.TrimSpace(dry) == "" {
+				return usagef("--dry-run= lacks the name of a device; use --dry-run for the one that would be used, or one of docs/devices.md")
+			}
 			tests, err := a.benchTests(x.pairs, x.seqs)
 			if err != nil {
 				return err
@@ -57,7 +61,7 @@ stderr.`,
 			if err != nil {
 				return err
 			}
-			if dry != "" {
+			if isDry {
 				return a.dryRun(dry, tests, batches, format)
 			}
 			if a.cfg.Bench.Repetitions < 1 || x.delay < 0 {

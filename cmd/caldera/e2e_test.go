@@ -403,8 +403,8 @@ func TestTune(t *testing.T) {
 	if _, err := os.Stat(x.Path); err == nil {
 		t.Error("the tuning is still there")
 	}
-	for _, args := range [][]string{{"--rows", "3"}, {"--rows", "0"}, {"--rows", "x"}, {"more"}} {
-		if r := program(t, "", append([]string{"tune"}, args...)...); r.code == exitDone || r.out != "" {
+	for _, args := range [][]string{{"--rows", "3"}, {"--rows", "0"}, {"--rows", "x"}, {"--rows", "1,512", "--batch", "256"}, {"more"}} {
+		if r := program(t, "", append([]string{"tune"}, args...)...); r.code != exitUsage || strings.Contains(r.err, "loaded in") || r.out != "" {
 			t.Errorf("%v: %+v", args, r)
 		}
 	}

@@ -130,6 +130,8 @@ func typeName(t string) string {
 		return "whole number"
 	case "float64":
 		return "number"
+	case "intSlice":
+		return "list of whole numbers"
 	case "bool":
 		return "true or false"
 	}

@@ -117,6 +117,12 @@ func (a *app) prepare(c *engine.Config) (err error) {
 			return usagef("--%s is %d; use at most %d", x.name, x.value, x.most)
 		}
 	}
+	switch {
+	case c.Matrices && c.Activations == engine.ActivationsInt8:
+		return usagef("--matrices takes float32: use --activations %s with it", engine.ActivationsF32)
+	case c.Matrices && c.Backend == engine.Reference:
+		return usagef("the %s backend has no cooperative matrices; leave out --matrices", engine.Reference)
+	}
 	if (c.KV == "f16" || c.KV == "f32") && !(a.isDefault("kv-sink") && a.isDefault("kv-window")) {
 		a.note("--kv-sink and --kv-window change nothing with --kv %s: all of it stays as it is", c.KV)
 	}

@@ -48,6 +48,9 @@ while the system can keep them in memory. The exit code is 5 when the model does
 					return usagef("the model's name is empty; leave it out for the built-in demo")
 				}
 			}
+			if cmd.Flags().Changed("predict") && len(x.devices) == 0 {
+				x.devices = []string{""} // what the flag makes of an empty value
+			}
 			return a.plan(cmd.Context(), x)
 		},
 	}

@@ -54,6 +54,7 @@ func TestPredictUsage(t *testing.T) {
 		"plan --backend reference --predict 4090,,":  "lacks the name of a device",
 		"plan --backend reference --depth -1":        "--depth is -1",
 		"plan --backend reference --depth 100000000": "--depth is 100000000",
+		"bench --dry-run=":                           "--dry-run= lacks the name of a device",
 		"bench --dry-run=all":                        "counts for one device",
 		"bench --dry-run --backend reference":        "has no dispatches",
 		"bench --dry-run=gpu -o csv":                 "prints md or json",
@@ -63,6 +64,9 @@ func TestPredictUsage(t *testing.T) {
 		if r := command(t, "", strings.Fields(args)...); r.code != exitUsage || !strings.Contains(r.err, want) {
 			t.Errorf("%s: code %d, %s", args, r.code, r.err)
 		}
+	}
+	if r := command(t, "", "plan", "--backend", "reference", "--predict", ""); r.code != exitUsage || !strings.Contains(r.err, "--predict lacks the name of a device") {
+		t.Errorf("an empty name: code %d, %s", r.code, r.err)
 	}
 }
 

@@ -61,13 +61,17 @@ differs is not used. Nothing else should run meanwhile.`,
   caldera tune --reset`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			opt := engine.TuneOptions{Rows: rows}
+			if err := opt.Check(maxBatch); err != nil {
+				return usagef("--rows: %w", err)
+			}
 			if vk.CacheDir() == "" {
 				return usagef("a tuning has to be kept somewhere: set CALDERA_CACHE_DIR to a folder")
 			}
 			if reset {
 				return a.resetTuning()
 			}
-			return a.tune(cmd.Context(), rows)
+			return a.tune(cmd.Context(), opt)
 		},
 	}
 	f := cmd.Flags()
@@ -100,9 +104,12 @@ func (a *app) resetTuning() error {
 	return nil
 }
 
-func (a *app) tune(ctx context.Context, rows []int) (err error) {
+func (a *app) tune(ctx context.Context, opt engine.TuneOptions) (err error) {
 	c := a.engineConfig(0)
 	c.Backend, c.TuningDir = engine.Vulkan, vk.CacheDir()
+	if err := a.checkRows(c, opt); err != nil {
+		return err
+	}
 	e, err := a.openEngine(c)
 	if err != nil {
 		return err
@@ -111,9 +118,10 @@ func (a *app) tune(ctx context.Context, rows []int) (err error) {
 	a.noteDevice(e)
 	start := time.Now()
 	p := a.newProgress()
-	r, err := e.Tune(ctx, engine.TuneOptions{Rows: rows, Progress: func(x engine.TuneProgress) {
+	opt.Progress = func(x engine.TuneProgress) {
 		p.update("tuning: step %d of %d (%d rows), %d of %d: %s", x.Step, x.Steps, x.Rows, x.Candidate, x.Candidates, x.What)
-	}})
+	}
+	r, err := e.Tune(ctx, opt)
 	p.done()
 	if err != nil {
 		return fmt.Errorf("tuning: %w", err)
@@ -130,6 +138,34 @@ func (a *app) tune(ctx context.Context, rows []int) (err error) {
 		return a.printJSON(t)
 	}
 	return a.printTuning(t)
+}
+
+// checkRows refuses rows that steps of the model cannot have on the device, before anything is loaded.
+func (a *app) checkRows(c engine.Config, opt engine.TuneOptions) error {
+	if len(opt.Rows) == 0 {
+		return nil
+	}
+	if err := a.prepare(&c); err != nil {
+		return err
+	}
+	b, err := engine.OpenBlueprint(c)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	in, err := vk.Open(vk.Config{AppName: "caldera"})
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	infos, err := in.SelectAll(c.Device)
+	if err != nil {
+		return err
+	}
+	if err := opt.Check(min(b.Batch(infos[0].Software()), b.Config().Context)); err != nil {
+		return usagef("--rows: %w", err)
+	}
+	return nil
 }
 
 func (a *app) printTuning(t tuneReport) error {
