@@ -7,11 +7,12 @@ import (
 )
 
 // Select returns the device that name stands for: "" is the best usable one
-// (discrete, integrated, virtual, other, cpu; the lower index among equals), a
-// decimal number is an index, and anything else is a prefix of a UUID of at
-// least eight hex digits or part of a device name, driver name or driver info,
-// whatever the case. The error wraps ErrNoDevice and lists the devices when
-// none or more than one fits.
+// (discrete, integrated, virtual, other, cpu; among equals the lower index, but
+// of software implementations the one with the larger subgroups, which are its
+// vectors), a decimal number is an index, and anything else is a prefix of a
+// UUID of at least eight hex digits or part of a device name, driver name or
+// driver info, whatever the case. The error wraps ErrNoDevice and lists the
+// devices when none or more than one fits.
 func (in *Instance) Select(name string) (DeviceInfo, error) {
 	return selectDevice(in.devices, name)
 }
@@ -44,7 +45,7 @@ func selectDevice(devices []DeviceInfo, name string) (DeviceInfo, error) {
 			if len(d.Missing()) > 0 {
 				continue
 			}
-			if best < 0 || d.Type.rank() < devices[best].Type.rank() {
+			if best < 0 || better(d, devices[best]) {
 				best = i
 			}
 		}
@@ -84,6 +85,14 @@ func selectDevice(devices []DeviceInfo, name string) (DeviceInfo, error) {
 		}
 	}
 	return DeviceInfo{}, fmt.Errorf("%w: no device fits %q among %s", ErrNoDevice, name, list(devices))
+}
+
+// better reports whether a device is preferred to one before it. How large subgroups are says nothing of a GPU's speed.
+func better(d, before DeviceInfo) bool {
+	if r, b := d.Type.rank(), before.Type.rank(); r != b {
+		return r < b
+	}
+	return d.Software() && before.Software() && d.Subgroup.Size > before.Subgroup.Size
 }
 
 // uuidMatcher matches a UUID prefix of at least eight hex digits, dashes ignored.

@@ -2,6 +2,7 @@ package vk
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -67,6 +68,25 @@ func TestSelect(t *testing.T) {
 		list := devices[:want[0]+1]
 		if got, err := selectDevice(list, ""); err != nil || got.Index != want[1] {
 			t.Errorf("%s: %v, %v", order, got, err)
+		}
+	}
+	// Software computes with vectors as wide as its subgroups; of GPUs the first remains.
+	for _, c := range []struct {
+		typ   DeviceType
+		sizes []int
+		want  int
+	}{
+		{CPUDevice, []int{4, 8}, 1}, {CPUDevice, []int{8, 4}, 0}, {CPUDevice, []int{4, 8, 8}, 1}, {CPUDevice, []int{0, 16, 4}, 1},
+		{DiscreteDevice, []int{32, 64}, 0}, {IntegratedDevice, []int{16, 64}, 0},
+	} {
+		var list []DeviceInfo
+		for i, n := range c.sizes {
+			d := fake(i, "d", c.typ, "", "", fmt.Sprintf("%02d", i))
+			d.Subgroup.Size = n
+			list = append(list, d)
+		}
+		if got, err := selectDevice(list, ""); err != nil || got.Index != c.want {
+			t.Errorf("%v with subgroups of %d: %d, %v", c.typ, c.sizes, got.Index, err)
 		}
 	}
 }
