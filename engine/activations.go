@@ -2,7 +2,9 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 
+	"github.com/calderaml/caldera/gguf/quant"
 	"github.com/calderaml/caldera/scheduler"
 	"github.com/calderaml/caldera/shaders"
 	"github.com/calderaml/caldera/vk"
@@ -77,4 +79,21 @@ func (e *Engine) Activations() string {
 		return ActivationsInt8
 	}
 	return ActivationsF32
+}
+
+// PackedTypes are the block types of the model's weights whose products have inputs in whole numbers, none with f32.
+func (e *Engine) PackedTypes() []quant.Type {
+	if !e.model.Packs {
+		return nil
+	}
+	_, head := e.file.Tensor("output.weight")
+	var types []quant.Type
+	for _, t := range e.file.Tensors() {
+		if shaders.Packs(t.Type) && !slices.Contains(types, t.Type) && !slices.Contains(e.model.Unused, t.Name) &&
+			!(head && t.Name == "token_embd.weight") { // rows of it are taken, without a product
+			types = append(types, t.Type)
+		}
+	}
+	slices.Sort(types)
+	return types
 }

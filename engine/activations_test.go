@@ -9,6 +9,7 @@ import (
 
 	"github.com/calderaml/caldera/engine"
 	"github.com/calderaml/caldera/engine/demo"
+	"github.com/calderaml/caldera/gguf/quant"
 	"github.com/calderaml/caldera/internal/conformance"
 	"github.com/calderaml/caldera/internal/oracle"
 	"github.com/calderaml/caldera/shaders"
@@ -31,6 +32,10 @@ func TestInt8(t *testing.T) {
 				t.Cleanup(func() { e.Close() })
 				if e.Activations() != activations {
 					t.Fatalf("activations are %s", e.Activations())
+				}
+				named := slices.ContainsFunc(e.PackedTypes(), func(t quant.Type) bool { return strings.Contains(c.Name, strings.ToLower(t.String())) })
+				if named != (activations == engine.ActivationsInt8) {
+					t.Errorf("with %s products with %v have inputs in whole numbers", activations, e.PackedTypes())
 				}
 				return e
 			}

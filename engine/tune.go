@@ -61,6 +61,7 @@ type TunedUse struct {
 	Use   shaders.Use
 	Way   shaders.Way
 	Plain bool    // it is the plain way
+	Kept  bool    // it is another, and neither differed from the kernels' twins nor made steps slower
 	Gain  float64 // how much faster than the plain way the use is, the mean over the steps
 }
 
@@ -350,11 +351,19 @@ func (t *tuner) confirm() error {
 		t.result.Steps = append(t.result.Steps, s)
 		faster += math.Log(float64(max(s.Plain, 1)) / float64(max(s.Tuned, 1)))
 	}
-	if faster < 0 && len(k.Tuned) > 0 {
+	kept := func(x *TunedUse) bool {
+		_, ok := k.Tuned[x.Use]
+		return ok
+	}
+	if faster < 0 && slices.ContainsFunc(t.result.Uses, func(x TunedUse) bool { return kept(&x) }) {
 		t.result.Refused = append(t.result.Refused, "all together: steps are slower than with the plain ways")
 		for u := range t.times {
 			delete(k.Tuned, u)
 		}
+	}
+	for i := range t.result.Uses {
+		x := &t.result.Uses[i]
+		x.Kept = kept(x)
 	}
 	return nil
 }

@@ -132,8 +132,11 @@ func TestTune(t *testing.T) {
 		if err := e.die.Kernels.CheckWay(u.Use, u.Way); err != nil || !slices.Equal(u.Way.Tokens, []int{1, 4}) || !(u.Gain > 0) {
 			t.Errorf("%+v: %v", u, err)
 		}
-		if !u.Plain && len(r.Refused) == 0 {
+		if u.Kept {
 			want++
+		}
+		if u.Kept && u.Plain || !u.Kept && !u.Plain && len(r.Refused) == 0 {
+			t.Errorf("%+v, refused: %q", u, r.Refused)
 		}
 	}
 	again := openTuned(t, Config{TuningDir: e.cfg.TuningDir, Warn: func(err error) { t.Error(err) }})

@@ -85,7 +85,8 @@ func (a *app) devicesCommand() *cobra.Command {
 		Use:   "devices",
 		Short: "List the Vulkan devices and what they can do",
 		Long: `Devices lists what --device chooses from: by index, by part of a name, or by UUID. The one marked with * is
-taken when none is named: the first of the best kind, or of software implementations the one with the widest vectors.`,
+taken when none is named: the first of the best kind, or of software implementations the one with the widest
+vectors.`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			r, err := a.listDevices()

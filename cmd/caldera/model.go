@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -213,8 +214,12 @@ func (a *app) noteDevice(e *engine.Engine) {
 	if n := e.Tuned(); n > 0 {
 		a.note("tuned:  %d uses of kernels", n)
 	}
-	if e.Activations() == engine.ActivationsInt8 {
-		a.note("inputs: products with Q4_K, Q5_K and Q6_K take whole numbers; --activations f32 does not")
+	if types := e.PackedTypes(); len(types) > 0 {
+		var names []string
+		for _, t := range types {
+			names = append(names, t.String())
+		}
+		a.note("inputs: products with %s take whole numbers; --activations f32 does not", strings.Join(names, ", "))
 	}
 	if s := e.Matrices(); s.M > 0 {
 		a.note("matrices: products in steps of %d rows and more take cooperative matrices, %v", s.MinRows(), s)

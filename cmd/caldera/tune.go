@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -36,6 +37,7 @@ type tunedUse struct {
 	Group  int     `json:"group"`
 	Tokens []int   `json:"tokens"` // at once, in steps of 1, 2, 4, .. rows
 	Plain  bool    `json:"plain"`  // as without tuning
+	Kept   bool    `json:"kept"`   // it will be used: it is not plain, and was not refused
 	Gain   float64 `json:"gain"`   // time of the plain way over its
 }
 
@@ -55,9 +57,14 @@ func (a *app) tuneCommand() *cobra.Command {
 the fastest in the cache folder (CALDERA_CACHE_DIR), under the device and its driver. Commands that begin later
 use it, with any model that has matrices of the same types and widths; --tuning off leaves it out. A new driver or version
 of Caldera needs a new tuning. Results change by rounding only: what was found is checked against the reference, and what
-differs is not used. Nothing else should run meanwhile.`,
+differs is not used. Nothing else should run meanwhile.
+
+What is found holds for one device: name it with --device where there are several. Each way of each step is measured for
+0.3 s or three steps, whichever is longer, after its kernels are compiled: that is some minutes, of which --rows saves most,
+and many on a software device. An interrupt ends it, and nothing is kept.`,
 		Example: `  caldera tune
   caldera tune -m model.gguf --rows 1,64
+  caldera tune -m model.gguf --device nvidia
   caldera tune --reset`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -124,12 +131,15 @@ func (a *app) tune(ctx context.Context, opt engine.TuneOptions) (err error) {
 	r, err := e.Tune(ctx, opt)
 	p.done()
 	if err != nil {
+		if ctx.Err() != nil {
+			a.note("nothing of this was kept; what was found before holds")
+		}
 		return fmt.Errorf("tuning: %w", err)
 	}
 	t := tuneReport{Schema: "caldera.tune/1", Model: a.modelName(), Device: e.Device(), Profile: a.cfg.Profile, Path: r.Path,
 		Uses: []tunedUse{}, Steps: []tunedStep{}, Refused: append([]string{}, r.Refused...), Took: time.Since(start)}
 	for _, u := range r.Uses {
-		t.Uses = append(t.Uses, tunedUse{u.Use.Kernel, u.Use.Type.String(), u.Use.In, string(u.Way.Scheme), u.Way.Group, u.Way.Tokens, u.Plain, u.Gain})
+		t.Uses = append(t.Uses, tunedUse{u.Use.Kernel, u.Use.Type.String(), u.Use.In, string(u.Way.Scheme), u.Way.Group, u.Way.Tokens, u.Plain, u.Kept, u.Gain})
 	}
 	for _, s := range r.Steps {
 		t.Steps = append(t.Steps, tunedStep(s))
@@ -169,6 +179,13 @@ func (a *app) checkRows(c engine.Config, opt engine.TuneOptions) error {
 }
 
 func (a *app) printTuning(t tuneReport) error {
+	if !slices.ContainsFunc(t.Uses, func(u tunedUse) bool { return u.Kept }) {
+		for _, x := range t.Refused {
+			fmt.Fprintf(a.out, "not used: %s\n", printable(x))
+		}
+		_, err := fmt.Fprintf(a.out, "nothing faster was found in %.0f s: the model's kernels go their plain ways\n", t.Took.Seconds())
+		return err
+	}
 	w := tabwriter.NewWriter(a.out, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "KERNEL\tTYPE\tROW\tSCHEME\tGROUP\tTOKENS AT ONCE\tGAIN\t")
 	for _, u := range t.Uses {
@@ -177,8 +194,11 @@ func (a *app) printTuning(t tuneReport) error {
 			tokens = append(tokens, strconv.Itoa(n))
 		}
 		note := ""
-		if u.Plain {
+		switch {
+		case u.Plain:
 			note = "as before"
+		case !u.Kept:
+			note = "not used"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%d\t%s\t%.2f\t%s\n", u.Kernel, u.Type, u.In, u.Scheme, u.Group, strings.Join(tokens, " "), u.Gain, note)
 	}
