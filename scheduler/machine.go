@@ -16,8 +16,9 @@ type Machine struct {
 	// Trace, if not nil, is told what each die did.
 	Trace func(Stretch)
 
-	air  []*Flight // under way, in the order in which they began
-	busy []time.Time
+	air    []*Flight   // under way, in the order in which they began
+	busy   []time.Time // by die, when it had done what is known to have ended
+	looked time.Time   // when it was last seen whether anything has ended
 }
 
 // A Stretch is the time that a die took for its part of a step, as the host saw it, or the time that the host took to carry rows to
@@ -183,7 +184,8 @@ func (f *Flight) note(m *Machine) {
 		from = m.busy[f.stage]
 	}
 	m.busy[f.stage] = now
-	if s.pace.budget > 0 {
+	// What ended while nobody looked, as when a plan was made meanwhile, may have ended long before.
+	if s.pace.budget > 0 && now.Sub(m.looked) <= max(s.pace.budget/10, time.Millisecond) {
 		s.pace.note(x.first, x.last, f.rows, now.Sub(from))
 	}
 	if m.Trace != nil {
@@ -196,6 +198,7 @@ func (f *Flight) note(m *Machine) {
 // Poll carries on what can be carried on, and reports whether anything was. It never waits.
 func (m *Machine) Poll() bool {
 	moved := false
+	defer func() { m.looked = time.Now() }()
 	for i := 0; i < len(m.air); i++ {
 		f := m.air[i]
 		for !f.ended {
@@ -249,6 +252,7 @@ func (m *Machine) wait(f *Flight) error {
 		} else {
 			err = t.Look(min(max(m.longest()/lookShare, shortLook), longLook), g.parts[g.next].begun)
 		}
+		m.looked = time.Now()
 		if err != nil {
 			g.failPart(err)
 			m.air = slices.Delete(m.air, 0, 1)
