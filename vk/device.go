@@ -71,6 +71,9 @@ func (in *Instance) NewDevice(info DeviceInfo, p Profile) (*Device, error) {
 	if in.closed {
 		return nil, ErrClosed
 	}
+	if err := in.rejects(info, p); err != nil {
+		return nil, err
+	}
 	op := "vkCreateDevice"
 	if err := d.do(op, info.Name, func() (r Result) {
 		d.raw, op, r = in.raw.newDevice(info.phys, d.family, p.Features.bits())

@@ -18,6 +18,8 @@ type Config struct {
 	Validation  bool    // validation layer with synchronisation validation; CALDERA_VALIDATION=1 turns it on too
 	GPUAssisted bool    // with Validation: GPU-assisted checks too, which are slow
 	Faults      []Fault // faults armed in every device that is made
+	// Reject are features with which no device is made, as by drivers that report what they then refuse, in tests.
+	Reject Features
 }
 
 // An Instance is an open Vulkan loader and the devices it found.

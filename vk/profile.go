@@ -36,7 +36,11 @@ type Profile struct {
 	// ends them without an error; 0 is no limit. llvmpipe has one of 65535 (Mesa's
 	// LP_MAX_TGSI_LOOP_ITERATIONS), seen with Mesa 22.3; 26.1 does not show it.
 	LoopLimit int
-	Features  Features // what may be used, and what NewDevice enables
+	// NoPacked leaves out kernels that take whole numbers, NoSubgroups all subgroup operations, and NoHalves the conversion of
+	// halves to float, of drivers that were found to get them wrong.
+	NoPacked, NoSubgroups, NoHalves bool
+
+	Features Features // what may be used, and what NewDevice enables
 }
 
 const (

@@ -46,6 +46,23 @@ func (s *stageSlot) submit(d *Device, cmds ...Command) (err error) {
 	return err
 }
 
+// FreeStaging frees the memory that Upload and Download go through where buffers are not mapped. They make it again when they
+// need it.
+func (d *Device) FreeStaging() error {
+	d.stage.mu.Lock()
+	defer d.stage.mu.Unlock()
+	if err := d.stage.drain(); err != nil {
+		return err
+	}
+	for i := range d.stage.slots {
+		s := &d.stage.slots[i]
+		s.up.Free()
+		s.down.Free()
+		s.up, s.down = nil, nil
+	}
+	return nil
+}
+
 // Upload writes data to b at byte off, and returns when it is there: by a plain
 // write when b is mapped, else by staged copies that wait for the work submitted
 // before. No submitted work may still use a mapped b. After an error nothing of
