@@ -16,7 +16,7 @@ layout(push_constant) uniform Push {
     uint carry;  // floats from the begin of Y to Carry
 } p;
 
-#include "reduce.glsl"
+#include "reduce_any.glsl"
 layout(constant_id = 2) const uint F16 = 0u;   // 1: the pools hold halves, two a word
 layout(constant_id = 3) const uint DIM = 2u;   // floats a head, even
 layout(constant_id = 4) const uint PAIRS = 1u; // pairs of dimensions a lane has, rounded up

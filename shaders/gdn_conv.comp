@@ -19,7 +19,7 @@ layout(push_constant) uniform Push {
     float eps;
 } p;
 
-#include "reduce.glsl"
+#include "reduce_any.glsl"
 layout(constant_id = 2) const uint PER = 1u; // channels a lane holds: dim / LANES, rounded up
 #include "step.glsl"
 layout(set = 0, binding = 1) readonly buffer ProjectionBuffer { float proj[]; };

@@ -51,6 +51,7 @@ type gdnScheme struct {
 func (s gdnScheme) Lower(p *shaders.Profile) ([]shaders.Dispatch, error) {
 	q := *p
 	q.LanesPerRow = s.lanes
+	q.NoSubgroups = q.NoSubgroups && !s.lanes // which has no form without
 	if s.subgroup > 0 {
 		q.Subgroup, q.OneSubgroup = s.subgroup, false
 	}

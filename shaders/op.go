@@ -202,6 +202,11 @@ type Profile struct {
 	// Beyond it llvmpipe leaves every loop without an error (Mesa's LP_MAX_TGSI_LOOP_ITERATIONS), so
 	// kernels whose loops grow with the step are cut into dispatches that stay below.
 	MaxLoops int
+	// NoPacked says that kernels for inputs in whole numbers are not to be used though the device could, and NoSubgroups the
+	// same of subgroup operations: reductions then go through shared memory alone, and there are no schemes but row and
+	// texel. With NoHalves the scheduler replaces the conversion of halves to float in all kernels. These are for drivers
+	// that get them wrong.
+	NoPacked, NoSubgroups, NoHalves bool
 }
 
 // ErrLoops reports that an op would go around its loops more often than the device allows.
@@ -234,10 +239,14 @@ func (p *Profile) spans(n, each, fixed int) ([]span, error) {
 }
 
 // ReduceSpec returns the two constants that begin the specialization of every reducing kernel (see
-// common/reduce.glsl): the workgroup size and whether it is a single subgroup.
+// common/reduce_any.glsl): the workgroup size, and whether it is a single subgroup or has to do without subgroup
+// operations.
 func (p *Profile) ReduceSpec() []uint32 {
 	one := uint32(0)
-	if p.OneSubgroup {
+	switch {
+	case p.NoSubgroups:
+		one = 2
+	case p.OneSubgroup:
 		one = 1
 	}
 	return []uint32{p.Subgroup, one}

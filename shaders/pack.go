@@ -25,7 +25,7 @@ var packedTypes = []quant.Type{quant.Q4_K, quant.Q5_K, quant.Q6_K}
 func Packs(t quant.Type) bool { return slices.Contains(packedTypes, t) }
 
 // CanPack reports whether the device has kernels for inputs in whole numbers.
-func (p *Profile) CanPack() bool { return p.CanSpread && !p.LanesPerRow }
+func (p *Profile) CanPack() bool { return p.CanSpread && !p.LanesPerRow && !p.NoPacked }
 
 // NewPacked returns room for the codes of inputs of so many rows and columns, a multiple of 256.
 func NewPacked(name string, rows, width int) Mat {

@@ -13,7 +13,7 @@ layout(push_constant) uniform Push {
     float eps;
 } p;
 
-#include "reduce.glsl"
+#include "reduce_any.glsl"
 layout(constant_id = 2) const uint F16 = 0u; // 1: the pools hold halves, two a word
 #include "step.glsl"
 layout(set = 0, binding = 1) readonly buffer PBuffer { float proj[]; };

@@ -12,7 +12,7 @@ layout(push_constant) uniform Push {
     float eps;
 } p;
 
-#include "reduce.glsl"
+#include "reduce_any.glsl"
 #include "step.glsl"
 layout(set = 0, binding = 1) readonly buffer XBuffer { float x[]; };
 layout(set = 0, binding = 2) readonly buffer WeightBuffer { float weight[]; };

@@ -10,7 +10,7 @@ layout(push_constant) uniform Push {
     float scale;  // of the weights
 } p;
 
-#include "reduce.glsl"
+#include "reduce_any.glsl"
 #include "step.glsl"
 #include "rank.glsl"
 // Logits are read as words: their order is decided on integers, where no NaN, flushed subnormal or fast-math

@@ -12,7 +12,7 @@ layout(push_constant) uniform Push {
     uint k;          // winners a chunk
 } p;
 
-#include "reduce.glsl"
+#include "reduce_any.glsl"
 #include "step.glsl"
 #include "rank.glsl"
 layout(constant_id = 2) const uint MERGE = 0u;

@@ -96,8 +96,12 @@ var open = sync.OnceValue(func() rigSet {
 			type scheme struct {
 				name                             string
 				lanes, one, share, spread, texel bool
+				alone                            bool // with what is left of the self-test's ladder
 			}
 			schemes := []scheme{{name: "row"}}
+			if name == "floor" && os.Getenv("CALDERA_LONG") != "" {
+				schemes = append(schemes, scheme{name: "alone", alone: true})
+			}
 			if name == "auto" {
 				schemes = append(schemes, scheme{name: "lanes", lanes: true, one: true}, scheme{name: "lanes-shared", lanes: true})
 				schemes[0].one = p.SubgroupFixed
@@ -127,6 +131,7 @@ var open = sync.OnceValue(func() rigSet {
 					continue
 				}
 				die.Kernels.LanesPerRow, die.Kernels.OneSubgroup, die.Kernels.Broadcast, die.Kernels.Spread, die.Kernels.Texels = s.lanes, s.one, 0, s.spread, s.texel
+				die.Kernels.NoSubgroups, die.Kernels.NoHalves = s.alone, s.alone
 				if s.share {
 					die.Kernels.Broadcast = scheduler.Broadcast(p)
 				}
