@@ -22,6 +22,8 @@ type Die struct {
 	// Break names a kernel family whose pipelines are made from damaged code, so that verification can be
 	// shown to find it. Empty in all but that use.
 	Break string
+	// Fault makes all pipelines as a driver with a fault would, for tests of what finds it.
+	Fault Fault
 
 	places    map[*shaders.Buffer][]place
 	users     map[*vk.Buffer]int // how many places lie in each piece of memory
@@ -41,6 +43,9 @@ func Kernels(p vk.Profile) shaders.Profile {
 		MaxBinding:  p.MaxBinding,
 		MaxGroups:   p.MaxGroups,
 		MaxLoops:    p.LoopLimit,
+		NoPacked:    p.NoPacked,
+		NoSubgroups: p.NoSubgroups,
+		NoHalves:    p.NoHalves,
 	}
 	k.CanShare, k.CanSpread = Broadcast(p), CanSpread(p)
 	if p.SlowLoads {
@@ -171,6 +176,12 @@ func (d *Die) pipeline(x shaders.Dispatch) (*vk.Pipeline, error) {
 	return p, err
 }
 
+// MakePipeline makes the pipeline of a dispatch ahead of its plans, if there is none yet.
+func (d *Die) MakePipeline(x shaders.Dispatch) error {
+	_, err := d.pipeline(x)
+	return err
+}
+
 // newPipeline makes the pipeline of a dispatch. Several may be made at a time.
 func (d *Die) newPipeline(x shaders.Dispatch) (*vk.Pipeline, error) {
 	m, code, err := shaders.Lookup(x.Module)
@@ -179,6 +190,14 @@ func (d *Die) newPipeline(x shaders.Dispatch) (*vk.Pipeline, error) {
 	}
 	if d.Break != "" && strings.HasPrefix(x.Module, d.Break) {
 		code = damage(code)
+	}
+	if d.Kernels.NoHalves {
+		if code, err = wholeHalves(code); err != nil {
+			return nil, fmt.Errorf("kernel %s: %w", x.Module, err)
+		}
+	}
+	if code, err = d.Fault.rewrite(code); err != nil {
+		return nil, fmt.Errorf("kernel %s: %w", x.Module, err)
 	}
 	p, err := d.Device.NewPipeline(vk.PipelineConfig{
 		Name: x.Module, SPIRV: code, Buffers: m.Buffers, Texels: m.Texels, PushBytes: m.PushBytes(), Spec: x.Spec, Subgroup: d.required, Full: m.Matrices,
