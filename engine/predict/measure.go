@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/calderaml/caldera/engine"
+	"github.com/calderaml/caldera/engine/excerpt"
 	"github.com/calderaml/caldera/engine/model"
 	"github.com/calderaml/caldera/gguf"
 	"github.com/calderaml/caldera/scheduler"
@@ -122,20 +123,8 @@ func newRig(ctx context.Context, b *engine.Blueprint, in *vk.Instance, info vk.D
 			r.die.Close()
 		}
 	}()
-	for _, it := range sm.model.Weights {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		data, err := it.Bytes()
-		if err == nil {
-			err = r.die.Allocate(it.Buf, false)
-		}
-		if err == nil {
-			err = r.die.Upload(it.Buf.View().Slice(0, int64(len(data))), data)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("weights %s: %w", it.Buf.Name, err)
-		}
+	if err := excerpt.Load(ctx, r.die, sm.model); err != nil {
+		return nil, err
 	}
 	return r, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/calderaml/caldera/engine"
 	"github.com/calderaml/caldera/engine/bench"
 	"github.com/calderaml/caldera/engine/demo"
+	"github.com/calderaml/caldera/engine/excerpt"
 	"github.com/calderaml/caldera/gguf"
 	"github.com/calderaml/caldera/scheduler"
 )
@@ -65,7 +66,7 @@ func TestSample(t *testing.T) {
 	}
 	for i, l := range layers {
 		for _, x := range sm.file.Tensors() {
-			name, ok := sampleName(x.Name, []int{i})
+			name, ok := excerpt.TensorName(x.Name, []int{i})
 			if !ok || name == x.Name {
 				continue
 			}
