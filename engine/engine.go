@@ -4,6 +4,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -98,6 +99,12 @@ type Config struct {
 	// TuningDir is a folder with what [Engine.Tune] found for devices, see package tuning; empty for none. A tuning of
 	// another version is not used, which Warn is told.
 	TuningDir string
+	// SelfTest says when kernels are compared with their twins before they are used: SelfTestAuto, SelfTestAlways or
+	// SelfTestOff (default; the programs' is auto). Where some are wrong the engine does without them, which Warn is told, and where no right ones are left
+	// opening fails with [ErrSelfTest]. SelfTestDir is a folder that keeps what was found of devices; without one it
+	// is known as long as the process lives.
+	SelfTest    string
+	SelfTestDir string
 
 	// Trace, if not nil, is told what each device did and when, while steps are carried on. It must not call the engine.
 	Trace func(Stretch)
@@ -105,6 +112,9 @@ type Config struct {
 	Check bool
 	// BreakKernel names a kernel to run from damaged code, to show that Verify finds it.
 	BreakKernel string
+	// Fault injects a fault of drivers, to show that the self-test finds it and what it does then: one of
+	// [scheduler.Faults], or "reject:" and features that the driver reports and then refuses, separated by commas.
+	Fault string
 	// Progress is told how loading goes.
 	Progress func(Progress)
 	// ChatTemplate is the source of a chat template to use in the place of the model's.
@@ -117,6 +127,8 @@ type Config struct {
 	settle   time.Duration          // between steps of the memory ladder, 0 is its default; likewise
 	inject   func(*vk.Device)       // called with the device before anything is loaded, in tests
 	faults   []vk.Fault             // armed in the device before it is made, in tests
+	untuned  bool                   // leaves out what TuningDir has
+	rungs    int                    // of the self-test's ladder to begin with, in tests
 }
 
 // A Stretch is the time that a device was busy with a step.
@@ -172,6 +184,8 @@ type Engine struct {
 	limit    rowLimit
 	load     time.Duration
 	loss     atomic.Pointer[error] // that of the device, see Lost
+	tested   []SelfTestReport      // of the devices
+	before   vk.Stats              // of them, of what self-tests did
 
 	resident []weights.Report // by device
 	prefault *prefault
@@ -244,6 +258,9 @@ func (c *Config) defaults() error {
 	if c.Activations == "" {
 		c.Activations = ActivationsAuto
 	}
+	if c.SelfTest == "" {
+		c.SelfTest = SelfTestOff
+	}
 	if c.Slots == 0 {
 		c.Slots = 1
 	}
@@ -279,6 +296,8 @@ func (c *Config) defaults() error {
 		return fmt.Errorf("residency %q: use %s, %s or %s", c.Residency, weights.Auto, weights.Import, weights.Copy)
 	case c.Activations != ActivationsAuto && c.Activations != ActivationsF32 && c.Activations != ActivationsInt8:
 		return fmt.Errorf("activations %q: use %s, %s or %s", c.Activations, ActivationsAuto, ActivationsF32, ActivationsInt8)
+	case c.SelfTest != SelfTestAuto && c.SelfTest != SelfTestAlways && c.SelfTest != SelfTestOff:
+		return fmt.Errorf("self-test %q: use %s, %s or %s", c.SelfTest, SelfTestAuto, SelfTestAlways, SelfTestOff)
 	case c.Matrices && c.Activations == ActivationsInt8:
 		return fmt.Errorf("cooperative matrices take float32: use --activations %s with --matrices", ActivationsF32)
 	case c.Batch < 0 || c.Batch > maxRows:
@@ -339,7 +358,7 @@ func (e *Engine) openFile() (err error) {
 }
 
 func (e *Engine) openDevice() (err error) {
-	if e.instance, err = vk.Open(vk.Config{AppName: "caldera", Faults: e.cfg.faults}); err != nil {
+	if err := e.openInstance(); err != nil {
 		return err
 	}
 	p := planner{model: e.model, file: e.file, cfg: e.cfg}
@@ -349,14 +368,29 @@ func (e *Engine) openDevice() (err error) {
 	if err := e.fit(p); err != nil {
 		return err
 	}
+	fitted := p.sites
+	for _, s := range fitted {
+		tested, err := e.openDie(s)
+		if err != nil {
+			return err
+		}
+		p.sites = append(p.sites[:0:0], p.sites...)
+		p.sites[len(e.where.Dies)-1] = tested
+	}
+	if !reflect.DeepEqual(p.sites, fitted) {
+		// Less is used of a device than was planned.
+		if err := e.fit(p); err != nil {
+			return err
+		}
+	}
 	e.newState()
 	e.where.Split = p.split
 	e.homes = homes(e.model, e.state, p.split)
 	if e.limit.budget = max(e.cfg.SubmitBudget, 0); e.cfg.SubmitBudget == 0 && !p.software() {
 		e.limit.budget = DefaultSubmitBudget
 	}
-	for _, s := range p.sites {
-		if err := e.openDie(s); err != nil {
+	for i, d := range e.where.Dies {
+		if err := e.setUp(d, p.sites[i]); err != nil {
 			return err
 		}
 	}
@@ -374,16 +408,20 @@ func (e *Engine) openDevice() (err error) {
 	return e.allocateState()
 }
 
-// openDie opens a device and adds it to those that run the model.
-func (e *Engine) openDie(s site) error {
-	dev, err := e.instance.NewDevice(s.info, s.profile)
+// openDie opens a device and adds it to those that run the model. It returns what of the device is used.
+func (e *Engine) openDie(s site) (site, error) {
+	die, profile, err := e.openTested(s)
 	if err != nil {
-		return err
+		return s, err
 	}
-	dev.SetLimit(e.cfg.hangTimeout(s.profile))
-	die := scheduler.NewDie(dev)
 	e.where.Dies = append(e.where.Dies, die)
 	e.die = e.where.Dies[0]
+	return site{s.info, profile}, nil
+}
+
+// setUp makes a die as the configuration has it.
+func (e *Engine) setUp(die *scheduler.Die, s site) (err error) {
+	die.Device.SetLimit(e.cfg.hangTimeout(s.profile))
 	die.Break = e.cfg.BreakKernel
 	if die.Kernels.Matrices, err = s.matrices(&e.cfg, &die.Kernels); err != nil {
 		return err
@@ -512,7 +550,7 @@ func (e *Engine) DeviceStats() (sum vk.Stats) {
 	for _, d := range e.where.Dies {
 		sum = sum.Add(d.Device.Stats())
 	}
-	return sum
+	return sum.Sub(e.before)
 }
 
 // DeviceInfo describes the device, the first of several; zero on the reference backend.

@@ -37,6 +37,12 @@ func Held(e *Engine) string {
 // Identity tells apart engines whose snapshots do not fit each other.
 func Identity(e *Engine) (state.Digest, error) { return e.identity() }
 
+// Restricted is a configuration that leaves out the first n rungs of the self-test's ladder.
+func Restricted(cfg Config, n int) Config {
+	cfg.rungs = n
+	return cfg
+}
+
 // NextToken waits for a token of a stream and takes it. It returns false at the end.
 func NextToken(s *Stream) (Token, bool) {
 	t, ok, _ := s.next()

@@ -53,8 +53,8 @@ func (e *Engine) identity() (state.Digest, error) {
 	parts = append(parts, size[:], []byte(e.cfg.Backend), []byte(e.cfg.Profile), []byte(e.Activations()))
 	// On which device a layer is makes no more difference than which devices there are: what was taken on one split goes on in another.
 	var devices [][]byte
-	for _, d := range e.where.Dies {
-		id := deviceIdentity(d)
+	for i, d := range e.where.Dies {
+		id := append(deviceIdentity(d), e.tested[i].Without...)
 		if !slices.ContainsFunc(devices, func(x []byte) bool { return bytes.Equal(x, id) }) {
 			devices = append(devices, id)
 		}

@@ -81,7 +81,7 @@ type TuneResult struct {
 
 // tuned is the tuning of a device that there is, if any.
 func (c *Config) tuned(info vk.DeviceInfo, p vk.Profile, k *shaders.Profile) (map[shaders.Use]shaders.Way, error) {
-	if c.TuningDir == "" {
+	if c.TuningDir == "" || c.untuned {
 		return nil, nil
 	}
 	ways, err := tuning.Load(c.TuningDir, tuning.For(info, p))
