@@ -80,7 +80,7 @@ stderr.`,
 	f.StringVar(&x.trace, "trace", "", "write what each device did and when to a `file`, for chrome://tracing or Perfetto")
 	addDryRun(f, &dry)
 	f.BoolVar(&a.json, "json", false, "the same as -o json")
-	addSettings(f, "model", "backend", "split", "device-memory", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "activations", "matrices", "tuning", "memory-limit", "device!",
+	addSettings(f, "model", "backend", "split", "device-memory", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "activations", "matrices", "tuning", "self-test", "memory-limit", "device!",
 		"bench.n-prompt", "bench.n-gen", "bench.n-depth", "bench.batch", "bench.repetitions", "bench.output")
 	cmd.AddCommand(a.compareCommand(), a.benchServeCommand())
 	return cmd

@@ -70,7 +70,7 @@ docs/bench.md has the details.`,
 	f.StringArrayVar(&x.pairs, "pg", nil, "also measure a prompt and a generation as one, `P,N`")
 	f.IntVar(&x.delay, "delay", 0, "wait this many `seconds` before each run")
 	a.addJSON(cmd, compareSchema)
-	addSettings(f, "model", "backend", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "activations", "matrices", "tuning", "memory-limit", "device!",
+	addSettings(f, "model", "backend", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "activations", "matrices", "tuning", "self-test", "memory-limit", "device!",
 		"bench.n-prompt", "bench.n-gen", "bench.n-depth", "bench.batch", "bench.repetitions")
 	return cmd
 }

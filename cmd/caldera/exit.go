@@ -72,7 +72,7 @@ func exitCode(err error) int {
 		return exitInterrupted
 	case errors.As(err, &usage), errors.As(err, &param), errors.Is(err, engine.ErrContext):
 		return exitUsage
-	case errors.Is(err, errCheck):
+	case errors.Is(err, errCheck), errors.Is(err, engine.ErrSelfTest):
 		return exitCheck
 	case errors.Is(err, vk.ErrDeviceLost):
 		return exitLost

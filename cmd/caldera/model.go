@@ -27,7 +27,7 @@ const maxQueue = 1 << 16
 
 // addEngineSettings defines the flags of a command that computes.
 func addEngineSettings(f *pflag.FlagSet, keys ...string) {
-	addSettings(f, append([]string{"model", "backend", "split", "device-memory", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "batch", "submit-budget", "hang-timeout", "activations", "matrices", "tuning", "memory-limit"}, keys...)...)
+	addSettings(f, append([]string{"model", "backend", "split", "device-memory", "profile", "residency", "ctx", "kv", "kv-sink", "kv-window", "batch", "submit-budget", "hang-timeout", "activations", "matrices", "tuning", "self-test", "memory-limit"}, keys...)...)
 }
 
 // isDemo reports whether the built-in model is used.
@@ -58,6 +58,8 @@ func (a *app) engineConfig(context int) engine.Config {
 		KVSink:      a.cfg.KVSink,
 		KVWindow:    a.cfg.KVWindow,
 		Batch:       a.cfg.Batch,
+		SelfTest:    a.cfg.SelfTest,
+		SelfTestDir: vk.CacheDir(),
 		WithoutNFC:  !a.cfg.TokenizerNFC,
 		Warn:        func(err error) { a.log.Warn().Msg(printable(err.Error())) },
 	}

@@ -85,7 +85,7 @@ and many on a software device. An interrupt ends it, and nothing is kept.`,
 	f.IntSliceVar(&rows, "rows", nil, "measure steps of these numbers of `rows`, powers of two; default 1, 4, 16, .. up to the batch")
 	f.BoolVar(&reset, "reset", false, "forget the device's tuning")
 	a.addJSON(cmd, "caldera.tune/1")
-	addSettings(f, "model", "device", "profile", "residency", "activations", "batch", "memory-limit")
+	addSettings(f, "model", "device", "profile", "residency", "activations", "batch", "self-test", "memory-limit")
 	return cmd
 }
 

@@ -118,7 +118,7 @@ device computes wrongly.`,
 	f.StringVar(&breakKernel, "break", "", "run this `kernel` from damaged code, to see it found")
 	_ = f.MarkHidden("break")
 	a.addJSON(cmd, "caldera.verify/1")
-	addSettings(f, "model", "device", "split", "device-memory", "profile", "residency", "kv", "kv-sink", "kv-window", "batch", "activations", "matrices", "tuning", "memory-limit", "verify.tokens")
+	addSettings(f, "model", "device", "split", "device-memory", "profile", "residency", "kv", "kv-sink", "kv-window", "batch", "activations", "matrices", "tuning", "self-test", "memory-limit", "verify.tokens")
 	return cmd
 }
 
