@@ -100,7 +100,7 @@ type Config struct {
 	// another version is not used, which Warn is told.
 	TuningDir string
 	// SelfTest says when kernels are compared with their twins before they are used: SelfTestAuto, SelfTestAlways or
-	// SelfTestOff (default; the programs' is auto). Where some are wrong the engine does without them, which Warn is told, and where no right ones are left
+	// SelfTestOff (default). Where some are wrong the engine does without them, which Warn is told, and where no right ones are left
 	// opening fails with [ErrSelfTest]. SelfTestDir is a folder that keeps what was found of devices; without one it
 	// is known as long as the process lives.
 	SelfTest    string

@@ -108,7 +108,7 @@ func (c *Config) driverFaults() (scheduler.Fault, vk.Features, error) {
 	}
 	f, err := scheduler.ParseFault(c.Fault)
 	if err != nil {
-		err = fmt.Errorf("%w, or reject:FEATURE,..", err)
+		err = fmt.Errorf("%w, or reject: and names of features", err)
 	}
 	return f, vk.Features{}, err
 }

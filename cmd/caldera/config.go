@@ -148,7 +148,7 @@ var table = []setting{
 	{key: "activations", def: engine.ActivationsAuto, choices: []string{engine.ActivationsAuto, engine.ActivationsF32, engine.ActivationsInt8}, usage: "`what` products with weights take: f32, or int8, whole numbers that are faster on some devices, with weights of Q4_K, Q5_K and Q6_K; auto is int8 where it is faster"},
 	{key: "matrices", def: false, usage: "form products with cooperative matrices in steps of many rows; tokens may then depend on what else runs, within rounding"},
 	{key: "tuning", def: "auto", choices: []string{"auto", "off"}, usage: "`whether` to use what caldera tune has found for the device: auto or off"},
-	{key: "self-test", def: engine.SelfTestAuto, choices: []string{engine.SelfTestAuto, engine.SelfTestAlways, engine.SelfTestOff}, usage: "`when` to compare kernels with plain Go before they are used: auto is those that have not passed on the device before, always, or off"},
+	{key: "self-test", def: engine.SelfTestOff, choices: []string{engine.SelfTestAuto, engine.SelfTestAlways, engine.SelfTestOff}, usage: "`when` to compare kernels with plain Go before they are used: auto is those that have not passed on the device before, always, or off"},
 	{key: "memory-limit", def: "0", check: checkSize, usage: "most memory to take beside the pages of the model file, a `size` as in 8G or 512MiB; 0 is what there is"},
 	{key: "slots", def: 0, usage: "sequences `N` that run at a time, 1 to 64; 0 is 4 for serve, up to 16 with --parallel, as they fit, and else 1"},
 	{key: "queue", def: 64, usage: "`N` requests wait for a slot; serve refuses more, --parallel reads no further"},
